@@ -1,0 +1,76 @@
+"""The engines as test parameters: how to get arrays in and out, and how to switch one on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinybn import kernels
+from tinybn.kernels import gpu
+
+
+@dataclass(frozen=True)
+class Engine:
+    """``put`` moves a NumPy array (or None) there, ``get`` brings one back."""
+
+    name: str
+
+    def put(self, array: np.ndarray | None) -> Any:
+        if array is None or self.name != "cuda":
+            return array
+        return _to_gpu(array)
+
+    def get(self, array: Any) -> np.ndarray | None:
+        return array.get() if gpu.is_cupy(array) else array
+
+    def active(self) -> contextlib.AbstractContextManager:
+        return kernels.interpret() if self.name == "interpret" else contextlib.nullcontext()
+
+    def run(self, function: Callable, *arrays: Any, **options: Any) -> Any:
+        """Call ``function`` on the engine, with arrays taken there and back."""
+        moved = [self.put(a) if isinstance(a, np.ndarray) else a for a in arrays]
+        options = {k: self.put(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+        with self.active():
+            result = function(*moved, **options)
+        if isinstance(result, tuple):
+            return tuple(self.get(r) for r in result)
+        return self.get(result)
+
+
+def _to_gpu(array: np.ndarray) -> Any:
+    """A copy on the GPU with the same strides, so that its layout is tested there too."""
+    import cupy
+
+    base = array
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    owner = cupy.asarray(np.ascontiguousarray(base).reshape(-1).view(np.uint8))
+    if not base.flags.c_contiguous:
+        return cupy.asarray(array)
+    start = array.ctypes.data - base.ctypes.data
+    return cupy.ndarray(array.shape, array.dtype, owner.data + start, array.strides)
+
+
+CPU, INTERPRET, CUDA = Engine("cpu"), Engine("interpret"), Engine("cuda")
+
+# The reference is what the kernels are compared with: only the kernels' engines are tested here.
+kernel_engines = pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(INTERPRET, id="interpret"),
+        pytest.param(CUDA, id="cuda", marks=pytest.mark.gpu),
+    ],
+)
+all_engines = pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(CPU, id="cpu"),
+        pytest.param(INTERPRET, id="interpret"),
+        pytest.param(CUDA, id="cuda", marks=pytest.mark.gpu),
+    ],
+)

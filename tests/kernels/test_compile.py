@@ -1,0 +1,52 @@
+"""Every kernel compiles for the GPUs that we support, in each dtype, without spills."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from tinybn import kernels
+from tinybn.errors import ArgumentError
+from tinybn.kernels.arrays import BFLOAT16
+from tinybn.kernels.engines import KERNELS, kernel_class
+
+TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
+DTYPES = (np.float32, BFLOAT16, np.float16, np.float64)
+
+
+# Shapes that choose other code: flat rows, a single value, classes in several blocks.
+SHAPES = {
+    "batch_norm": [(64, 64, 7, 7), (512, 1024), (2, 1)],
+    "cross_entropy": [(64, 10), (3, 2500)],
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiles_without_spills(name, target):
+    shapes = SHAPES.get(KERNELS[name][0], [None])
+    for dtype, shape in [*((d, shapes[0]) for d in DTYPES), *((np.float32, s) for s in shapes[1:])]:
+        binary = kernel_class(name)().compile(target, dtype, shape)
+        assert binary.spills == 0, (name, target, dtype, shape, binary.spills)
+        assert 0 < binary.registers <= 255
+        assert binary.shared <= 48 * 1024
+        assert binary.assembly
+
+
+def test_contiguous_channels_are_read_16_bytes_at_a_time():
+    kernel = kernels.BatchNormNormalizeForward()
+    ptx = kernel.compile("sm_90", np.float32, (512, 1024)).assembly
+    assert re.search(r"ld\.global[.\w]*\.v4", ptx)
+
+
+def test_name_and_source():
+    kernel = kernels.BatchNormBackward()
+    assert kernel.name == "batch_norm_backward_kernel"
+    assert "def batch_norm_backward_kernel" in kernel.source
+
+
+def test_unknown_target():
+    with pytest.raises(ArgumentError, match="sm_90"):
+        kernels.Dropout().compile("sm_1")

@@ -1,0 +1,34 @@
+"""What every engine needs to know of an array: its library, its accumulator, its layout."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .gpu import cupy, is_cupy
+
+Array = Any  # numpy.ndarray or cupy.ndarray
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_WIDE: dict[np.dtype, np.dtype] = {
+    np.dtype("float16"): np.dtype("float32"),
+    BFLOAT16: np.dtype("float32"),
+    np.dtype("float32"): np.dtype("float32"),
+    np.dtype("float64"): np.dtype("float64"),
+}
+
+
+def namespace(array: Array) -> ModuleType:
+    """The module with NumPy's functions for ``array``: NumPy itself, or CuPy."""
+    return cupy() if is_cupy(array) else np
+
+
+def accumulation_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype in which sums of ``dtype`` are added up.
+
+    float32 for float16, bfloat16 and float32; otherwise ``dtype`` itself.
+    """
+    return _WIDE.get(dtype, dtype)

@@ -1,0 +1,86 @@
+"""What the Triton kernels share: device functions, and the base of the kernel objects.
+
+Importing this file imports Triton; only the CUDA engine and the interpreter do.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import triton
+import triton.language as tl
+
+from .arrays import accumulation_dtype
+from .launch import Binary, Launcher
+
+
+@triton.jit
+def rsqrt_rounded(x):
+    """1/sqrt(x), each step rounded to nearest; Triton's rsqrt is 2 ulp off in float32."""
+    if x.dtype == tl.float64:
+        return 1.0 / tl.sqrt(x)
+    else:
+        return tl.div_rn(1.0, tl.sqrt_rn(x))
+
+
+def accumulator(dtype: np.dtype) -> dict[str, Any]:
+    """The constexpr ``ACC``: the Triton type in which sums of ``dtype`` are added up."""
+    return {"ACC": tl.float64 if accumulation_dtype(dtype) == np.float64 else tl.float32}
+
+
+def scalar(value: float, dtype: np.dtype) -> np.float32 | np.float64:
+    """``value`` in the accumulator's precision for ``dtype``, as a kernel's scalar argument."""
+    return accumulation_dtype(dtype).type(value)
+
+
+class KernelObject:
+    """A kernel with its tile sizes: call it on arrays, or compile it with no GPU.
+
+    Subclasses set ``launcher`` and ``example_shape`` and define ``__call__`` and ``example``.
+
+    Attributes:
+        name: the kernel function's name.
+        source: its Python source.
+        example_shape: the main argument's shape where :meth:`compile` is not given one.
+    """
+
+    launcher: ClassVar[Launcher]
+    example_shape: ClassVar[tuple[int, ...]] = (64,)
+
+    @property
+    def name(self) -> str:
+        return self.launcher.fn.__name__
+
+    @property
+    def source(self) -> str:
+        return inspect.getsource(self.launcher.fn.fn)
+
+    def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> Mapping[str, Any]:
+        """Arguments of a launch on arrays of ``dtype``, the main one of ``shape``."""
+        raise NotImplementedError
+
+    def compile(
+        self, target: str, dtype: Any = np.float32, shape: tuple[int, ...] | None = None
+    ) -> Binary:
+        """Compile for ``"sm_80"``, ``"sm_90"``, ``"sm_100"`` or ``"gfx942"``; needs no GPU.
+
+        Args:
+            dtype: the arrays' dtype.
+            shape: the main argument's shape, which chooses tile sizes.
+
+        Returns:
+            The assembly, registers, shared memory and spills.
+
+        Raises:
+            LaunchError: if Triton cannot compile it.
+        """
+        shape = self.example_shape if shape is None else shape
+        return self.launcher.compile(target, self.example(np.dtype(dtype), shape))
+
+
+def power_of_two(n: int, most: int) -> int:
+    """The smallest power of two that is at least ``n``, but no more than ``most``."""
+    return min(triton.next_power_of_2(max(n, 1)), most)

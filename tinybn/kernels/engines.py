@@ -1,0 +1,62 @@
+"""The table of ops: one name, three engines.
+
+| engine    | arrays | runs                                  |
+|-----------|--------|---------------------------------------|
+| cuda      | CuPy   | the Triton kernel, compiled           |
+| cpu       | NumPy  | ``reference.py``                      |
+| interpret | NumPy  | the same Triton kernel, interpreted   |
+
+All three take the same arguments. The kernels' files import Triton, so they
+are loaded when the first CUDA array or ``interpret()`` asks for one.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+
+from . import reference
+from .arrays import Array
+from .gpu import is_cupy
+from .launch import interpreting
+
+KERNELS = {
+    "batch_norm_stats_forward": ("batch_norm", "BatchNormStatsForward"),
+    "batch_norm_normalize_forward": ("batch_norm", "BatchNormNormalizeForward"),
+    "batch_norm_forward_inference": ("batch_norm", "BatchNormForwardInference"),
+    "batch_norm_backward": ("batch_norm", "BatchNormBackward"),
+    "batch_norm_2d_nchw_forward_inference": ("batch_norm", "BatchNorm2dNchwForwardInference"),
+    "batch_norm_2d_nchw_backward": ("batch_norm", "BatchNorm2dNchwBackward"),
+    "cross_entropy_forward": ("cross_entropy", "CrossEntropyForward"),
+    "cross_entropy_backward": ("cross_entropy", "CrossEntropyBackward"),
+    "philox": ("random", "Philox"),
+    "dropout": ("random", "Dropout"),
+    "sgd_step": ("optimizers", "SgdStep"),
+    "adam_step": ("optimizers", "AdamStep"),
+}
+
+
+def kernel_class(name: str) -> type:
+    """The kernel object class of the op ``name``; imports its file, and Triton."""
+    module, attribute = KERNELS[name]
+    return getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
+
+
+@functools.cache
+def _kernel(name: str) -> Callable:
+    return kernel_class(name)()
+
+
+def engine_of(array: Array) -> str:
+    """``"cuda"``, ``"cpu"`` or ``"interpret"``: what runs ops on this array in this thread."""
+    if is_cupy(array):
+        return "cuda"
+    return "interpret" if interpreting() else "cpu"
+
+
+def implementation(name: str, array: Array) -> Callable:
+    """The function that does op ``name`` on arrays like ``array``."""
+    if engine_of(array) == "cpu":
+        return getattr(reference, name)
+    return _kernel(name)

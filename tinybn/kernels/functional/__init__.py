@@ -1,0 +1,39 @@
+"""The ops on arrays, as users call them: check the arguments, make the outputs, run.
+
+Every function takes NumPy or CuPy arrays and returns arrays of the same
+library on the same device. Nothing is written before the checks have passed.
+"""
+
+from .batch_norm import (
+    batch_norm_2d_nchw_backward,
+    batch_norm_2d_nchw_forward_inference,
+    batch_norm_backward,
+    batch_norm_forward_inference,
+    batch_norm_frozen_backward,
+    batch_norm_normalize_forward,
+    batch_norm_statistics,
+    batch_norm_stats_forward,
+)
+from .cross_entropy import CrossEntropyRows, cross_entropy_backward, cross_entropy_forward
+from .optimizers import adam_step, sgd_step
+from .random import dropout, random_normal, random_uniform, random_words
+
+__all__ = [
+    "CrossEntropyRows",
+    "adam_step",
+    "batch_norm_2d_nchw_backward",
+    "batch_norm_2d_nchw_forward_inference",
+    "batch_norm_backward",
+    "batch_norm_forward_inference",
+    "batch_norm_frozen_backward",
+    "batch_norm_normalize_forward",
+    "batch_norm_statistics",
+    "batch_norm_stats_forward",
+    "cross_entropy_backward",
+    "cross_entropy_forward",
+    "dropout",
+    "random_normal",
+    "random_uniform",
+    "random_words",
+    "sgd_step",
+]

@@ -1,0 +1,134 @@
+"""Softmax and cross-entropy of rows of logits, forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
+from ..arrays import Array, accumulation_dtype, namespace
+from ..engines import implementation
+from .checks import FLOATS, check_same_place
+
+
+@dataclass(frozen=True)
+class CrossEntropyRows:
+    """What the forward pass found for each of N rows; all arrays are [N].
+
+    Attributes:
+        loss: the row's loss, 0 where its target is ignored.
+        weight: the weight of its target's class, 0 where ignored; the mean
+            loss is the sum of ``loss`` over the sum of ``weight``.
+        row_max, log_sum: log softmax is (logits − row_max) − log_sum.
+    """
+
+    loss: Array
+    weight: Array
+    row_max: Array
+    log_sum: Array
+
+
+def cross_entropy_forward(
+    logits: Array,
+    target: Array,
+    weight: Array | None = None,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> CrossEntropyRows:
+    """The cross-entropy of each row's softmax with its target.
+
+    loss = −(1 − ε)·w_t·log p_t − ε/C·Σ_c w_c·log p_c with ε = label_smoothing.
+
+    Args:
+        logits: [N, C], floating.
+        target: [N], int32 or int64: a class from 0 to C − 1, or ``ignore_index``.
+        weight: [C], floating, or None for ones.
+        ignore_index: the target of rows that do not count; may be a class.
+        label_smoothing: ε, from 0 to 1.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, ArgumentError: for arguments that do not fit.
+        IndexOutOfRange: for a target that is no class (found on the device; on
+            CUDA this waits for the kernel).
+
+    Source: Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7.
+    """
+    check_logits(logits, target, weight, label_smoothing)
+    xp, wide = namespace(logits), accumulation_dtype(logits.dtype)
+    rows = logits.shape[0]
+    found = CrossEntropyRows(*(xp.empty(rows, wide) for _ in range(4)))
+    invalid = xp.zeros(1, np.int32)
+    target = xp.ascontiguousarray(target)
+    if rows:
+        implementation("cross_entropy_forward", logits)(
+            xp.ascontiguousarray(logits), target,
+            None if weight is None else xp.ascontiguousarray(weight),
+            found.loss, found.weight, found.row_max, found.log_sum, invalid,
+            ignore_index=int(ignore_index), label_smoothing=float(label_smoothing),
+        )  # fmt: skip
+    if int(invalid[0]):
+        classes = logits.shape[1]
+        outside = ((target < 0) | (target >= classes)) & (target != ignore_index)
+        raise IndexOutOfRange(
+            f"target holds class {int(target[outside][0])}; wanted 0 to {classes - 1}, or "
+            f"ignore_index {ignore_index}"
+        )
+    return found
+
+
+def cross_entropy_backward(
+    grad: Array,
+    logits: Array,
+    target: Array,
+    weight: Array | None,
+    found: CrossEntropyRows,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Array:
+    """The gradient of the logits, [N, C] in their dtype.
+
+    Args:
+        grad: the gradient of each row's loss, [N], or [1] for all rows.
+        logits, target, weight, ignore_index, label_smoothing: as forward had them.
+        found: what forward returned.
+    """
+    xp = namespace(logits)
+    logits = xp.ascontiguousarray(logits)
+    dlogits = xp.empty_like(logits)
+    if logits.shape[0]:
+        implementation("cross_entropy_backward", logits)(
+            xp.ascontiguousarray(grad), logits, xp.ascontiguousarray(target),
+            None if weight is None else xp.ascontiguousarray(weight),
+            found.row_max, found.log_sum, dlogits,
+            ignore_index=int(ignore_index), label_smoothing=float(label_smoothing),
+        )  # fmt: skip
+    return dlogits
+
+
+def check_logits(
+    logits: Array, target: Array, weight: Array | None, label_smoothing: float
+) -> None:
+    """Raise unless logits [N, C], target [N] and weight [C] belong together."""
+    if logits.dtype not in FLOATS:
+        raise DTypeError(f"logits have dtype {logits.dtype}; wanted a floating-point dtype")
+    if target.dtype not in (np.dtype("int32"), np.dtype("int64")):
+        raise DTypeError(f"target has dtype {target.dtype}; wanted int32 or int64 class numbers")
+    if logits.ndim != 2 or logits.shape[1] == 0 or target.shape != logits.shape[:1]:
+        raise ShapeError(
+            f"logits have shape {logits.shape} and target {target.shape}; wanted [N, C] and [N] "
+            "with at least one class"
+        )
+    check_same_place(logits, target, "target")
+    if weight is not None:
+        if weight.dtype not in FLOATS:
+            raise DTypeError(f"weight has dtype {weight.dtype}; wanted a floating-point dtype")
+        if weight.shape != logits.shape[1:]:
+            raise ShapeError(
+                f"weight has shape {weight.shape}; wanted ({logits.shape[1]},), one for each class"
+            )
+        check_same_place(logits, weight, "weight")
+    if not 0 <= label_smoothing <= 1:
+        raise ArgumentError(f"label_smoothing is {label_smoothing}; wanted 0 to 1")

@@ -1,0 +1,92 @@
+"""What the host asks of the GPU: is there one, how much memory, which stream.
+
+Beside ``launch.py`` the only file that knows ``cupy.cuda``. CuPy is imported
+by the first call that needs it, never by ``import tinybn``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+from ..errors import DeviceError, MissingDependency
+
+
+def cupy() -> ModuleType:
+    """Import CuPy, or raise MissingDependency with the one line that installs it."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingDependency(
+            'device "cuda" needs CuPy and Triton: pip install "tinybn[cuda13]" '
+            '(or "tinybn[cuda12]" for a CUDA 12 driver)'
+        ) from error
+    return cupy
+
+
+def is_cupy(array: Any) -> bool:
+    """Whether ``array`` is a CuPy array; never imports CuPy to find out."""
+    module = sys.modules.get("cupy")
+    return module is not None and isinstance(array, module.ndarray)
+
+
+@functools.lru_cache(maxsize=1)
+def why_unavailable() -> str | None:
+    """One line saying why CUDA cannot be used here, or None when it can."""
+    for package in ("cupy", "triton"):
+        if importlib.util.find_spec(package) is None:
+            return f'{package} is not installed: pip install "tinybn[cuda13]"'
+    try:
+        count = cupy().cuda.runtime.getDeviceCount()
+    except Exception as error:  # CuPy raises its own runtime error types for a missing driver
+        reason = str(error).strip() or type(error).__name__
+        return f"no usable NVIDIA driver ({reason.splitlines()[0]})"
+    return None if count else "the NVIDIA driver reports no GPU"
+
+
+def require() -> ModuleType:
+    """Return CuPy where a GPU can be used.
+
+    Raises:
+        DeviceError: with the reason, where it cannot.
+    """
+    reason = why_unavailable()
+    if reason is not None:
+        raise DeviceError(f'device "cuda" is not available: {reason}')
+    return cupy()
+
+
+def device_count() -> int:
+    """The number of CUDA devices, 0 where CUDA cannot be used."""
+    return 0 if why_unavailable() else cupy().cuda.runtime.getDeviceCount()
+
+
+def current_device() -> int:
+    """The index of CuPy's current device."""
+    return require().cuda.runtime.getDevice()
+
+
+def on_device(index: int) -> contextlib.AbstractContextManager:
+    """A context in which CuPy allocates and launches on device ``index``."""
+    return require().cuda.Device(index)
+
+
+def device_name(index: int = 0) -> str:
+    """The GPU's name, such as ``NVIDIA H200``."""
+    return require().cuda.runtime.getDeviceProperties(index)["name"].decode()
+
+
+def free_memory() -> int:
+    """Bytes that the current device and CuPy's pool can still give out."""
+    module = require()
+    free, _ = module.cuda.runtime.memGetInfo()
+    return free + module.get_default_memory_pool().free_bytes()
+
+
+def synchronize() -> None:
+    """Wait for all work on CuPy's current stream."""
+    require().cuda.get_current_stream().synchronize()

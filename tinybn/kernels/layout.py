@@ -1,0 +1,84 @@
+"""How BatchNorm sees an array: as [N, C, S] with S positions a sample and channel.
+
+``[N, C]``, ``[N, C, L]``, ``[N, C, H, W]`` and ``[N, C, D, H, W]`` all become
+``[N, C, S]`` by a view, whether the memory is C-contiguous (NCHW) or
+channels-last (NHWC). Anything else is made C-contiguous once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .arrays import Array, namespace
+
+
+def is_channels_last(x: Array) -> bool:
+    """Whether the memory is dense with the channel, axis 1, varying fastest."""
+    return x.ndim > 2 and namespace(x).moveaxis(x, 1, -1).flags.c_contiguous
+
+
+def dense(x: Array) -> Array:
+    """``x`` itself where it is C-contiguous or channels-last, else a contiguous copy."""
+    if x.flags.c_contiguous or is_channels_last(x):
+        return x
+    return namespace(x).ascontiguousarray(x)
+
+
+def like(x: Array, dtype: np.dtype | None = None) -> Array:
+    """An uninitialised array of ``x``'s shape in its memory order (``x`` is dense)."""
+    xp = namespace(x)
+    dtype = x.dtype if dtype is None else dtype
+    if x.flags.c_contiguous:
+        return xp.empty(x.shape, dtype)
+    n, c, *positions = x.shape
+    return xp.moveaxis(xp.empty((n, *positions, c), dtype), -1, 1)
+
+
+def in_layout_of(array: Array, x: Array) -> Array:
+    """``array`` itself where its strides are those of ``x`` (dense), else a copy with them."""
+    if array.shape == x.shape and array.strides == x.strides and array.dtype == x.dtype:
+        return array
+    result = like(x, array.dtype)
+    result[...] = array
+    return result
+
+
+@dataclass(frozen=True)
+class Channels:
+    """A dense array's [N, C, S] shape and element strides, for a kernel's arguments.
+
+    A channel's values are its N·S rows; row r is sample r // S, position r % S.
+
+    Attributes:
+        rows: N·S, the values of one channel.
+        channels: C.
+        positions: S.
+        stride_n, stride_c, stride_s: elements from one sample, channel or position to the next.
+        flat: whether one stride, ``stride_s``, leads from each row to the next.
+        wide: whether offsets pass 2³¹ and need 64 bits.
+    """
+
+    rows: int
+    channels: int
+    positions: int
+    stride_n: int
+    stride_c: int
+    stride_s: int
+    flat: bool
+    wide: bool
+
+    @classmethod
+    def of(cls, x: Array) -> Channels:
+        """Read them off a dense array of two to five dimensions."""
+        n, c, *spatial = x.shape
+        s = int(np.prod(spatial, dtype=np.int64))
+        if x.flags.c_contiguous:
+            strides = (c * s, s, 1)
+        else:
+            strides = (c * s, 1, c)
+        flat = s == 1 or strides[1] == 1
+        if s == 1:
+            strides = (c, 1, c)
+        return cls(n * s, c, s, *strides, flat=flat, wide=x.size >= 2**31)
