@@ -1,0 +1,242 @@
+"""DataLoader: every example once, in the promised order, as the promised numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinybn.data import DataLoader, Dataset, digits, loader
+from tinybn.errors import ArgumentError, DTypeError, ShapeError
+from tinybn.tensor import Tensor, as_dtype, manual_seed
+from tinybn.tensor.device import cuda_available
+
+no_gpu = pytest.mark.skipif(not cuda_available(), reason="no GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, no_gpu])]
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def device(request):
+    return request.param
+
+
+def small(n: int = 10) -> Dataset:
+    """n images of 2x3 whose first pixel is their number."""
+    images = np.random.default_rng(0).integers(0, 256, (n, 2, 3), dtype=np.uint8)
+    images[:, 0, 0] = np.arange(n)
+    return Dataset(images, np.arange(n) % 3, ("a", "b", "c"), 0.25, 0.5)
+
+
+def rows(batches) -> list[int]:
+    """The numbers of the examples of small(), in the order in which they came."""
+    return [round(float(v)) for x, _ in batches for v in x.numpy()[:, 0, 0, 0] * 255]
+
+
+@pytest.mark.parametrize("normalize", [True, False, (0.1, 0.3)])
+def test_numbers_shapes_and_dtypes(device, normalize):
+    data = small()
+    mean, std = {True: (0.25, 0.5), False: (0.0, 1.0)}.get(normalize, normalize)
+    batches = list(DataLoader(data, 4, device=device, normalize=normalize))
+    assert [x.shape for x, _ in batches] == [(4, 1, 2, 3), (4, 1, 2, 3), (2, 1, 2, 3)]
+    for x, y in batches:
+        assert isinstance(x, Tensor) and x.dtype == np.float32 and str(x.device).startswith(device)
+        assert isinstance(y, Tensor) and y.dtype == np.int64 and str(y.device).startswith(device)
+    inputs = np.concatenate([x.numpy() for x, _ in batches])
+    wanted = ((data.images[:, None] / 255 - mean) / std).astype(np.float32)
+    np.testing.assert_array_equal(inputs, wanted)
+    np.testing.assert_array_equal(np.concatenate([y.numpy() for _, y in batches]), data.labels)
+
+
+def test_digits_come_out_normalised(device):
+    train, _ = digits()
+    inputs = np.concatenate([x.numpy() for x, _ in DataLoader(train, 500, device=device)])
+    assert abs(inputs.mean(dtype=np.float64)) < 1e-6
+    assert inputs.std(dtype=np.float64) == pytest.approx(1.0, abs=1e-6)
+
+
+@given(
+    n=st.integers(1, 30), size=st.integers(1, 35), shuffle=st.booleans(), drop_last=st.booleans()
+)
+def test_every_example_once(n, size, shuffle, drop_last):
+    if drop_last and size > n:
+        return
+    batches = DataLoader(
+        small(n), size, shuffle, seed=n, drop_last=drop_last, device="cpu", normalize=False
+    )
+    passed = list(batches)
+    assert len(passed) == len(batches) == (n // size if drop_last else -(-n // size))
+    seen = rows(passed)
+    assert len(set(seen)) == len(seen) == (n // size * size if drop_last else n)
+    if not shuffle:
+        assert seen == sorted(seen)
+    assert all(len(x.numpy()) == size for x, _ in passed[:-1])
+
+
+def test_inputs_and_targets_stay_together(device):
+    data = small(50)
+    for x, y in DataLoader(data, 7, shuffle=True, seed=1, device=device, normalize=False):
+        np.testing.assert_array_equal(data.labels[rows([(x, y)])], y.numpy())
+
+
+def test_each_epoch_has_its_order_and_can_be_had_again(device):
+    def make() -> DataLoader:
+        return DataLoader(small(50), 8, True, seed=3, device=device, normalize=False)
+
+    batches = make()
+    epochs = [rows(batches) for _ in range(3)]
+    assert batches.epoch == 3
+    assert epochs[0] != epochs[1] != epochs[2] and sorted(epochs[0]) == sorted(epochs[1])
+    assert [rows(again) for again in [make()] * 3] == epochs
+    resumed = make()
+    resumed.set_epoch(2)
+    assert resumed.epoch == 2 and rows(resumed) == epochs[2]
+    assert rows(DataLoader(small(50), 8, True, seed=4, device=device, normalize=False)) != epochs[0]
+
+
+def test_the_order_is_fixed_when_the_pass_begins():
+    batches = DataLoader(small(50), 8, True, seed=3, device="cpu", normalize=False)
+    first, second = iter(batches), iter(batches)
+    assert rows(first) != rows(second)
+    batches.set_epoch(0)
+    started = iter(batches)
+    batches.set_epoch(7)
+    batches.set_epoch(0)
+    assert rows(started) == rows(batches)
+
+
+def test_manual_seed_covers_shuffling():
+    batches = DataLoader(small(50), 8, True, device="cpu", normalize=False)
+    manual_seed(5)
+    first = rows(batches)
+    other = rows(batches)
+    manual_seed(5)
+    batches.set_epoch(0)
+    assert rows(batches) == first != other
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"]
+)
+def test_a_pair_is_yielded_as_it_is(device, dtype):
+    dtype = as_dtype(dtype)
+    inputs = np.arange(30).reshape(10, 3).astype(dtype)
+    targets = np.linspace(0, 1, 10, dtype=np.float32)
+    for pair in (
+        (inputs, targets),
+        [Tensor(inputs, device=device), Tensor(targets, device=device)],
+    ):
+        passed = list(DataLoader(pair, 4, device=device))
+        assert all(x.dtype == inputs.dtype and y.dtype == targets.dtype for x, y in passed)
+        np.testing.assert_array_equal(np.concatenate([x.numpy() for x, _ in passed]), inputs)
+        np.testing.assert_array_equal(np.concatenate([y.numpy() for _, y in passed]), targets)
+
+
+def test_a_pair_of_tensors_stays_where_it_is(device):
+    pair = (Tensor(np.ones((4, 2)), device=device), Tensor(np.arange(4), device=device))
+    assert DataLoader(pair, 2).device == pair[0].device
+    assert str(DataLoader(pair, 2, device="cpu").device) == "cpu"
+    x, _ = next(iter(DataLoader(pair, 2, device="cpu")))
+    assert str(x.device) == "cpu"
+
+
+def test_batches_are_copies(device):
+    """Writing into a batch changes neither the data nor another batch."""
+    inputs, targets = np.zeros((6, 2), np.float32), np.zeros(6, np.int64)
+    batches = DataLoader((inputs, targets), 3, device=device)
+    for x, y in batches:
+        x.data[...] = 1
+        y.data[...] = 1
+    for x, y in batches:
+        assert not x.numpy().any() and not y.numpy().any()
+    assert not inputs.any() and not targets.any()
+
+
+def test_transform_is_applied_to_each_batch(device):
+    batches = DataLoader(
+        small(), 4, device=device, normalize=False, transform=lambda x: Tensor.wrap(x.data * 2)
+    )
+    total = sum(float(x.numpy().sum()) for x, _ in batches)
+    assert total == pytest.approx(small().images.sum() / 255 * 2, rel=1e-5)
+
+
+def test_blocks_and_copies_batch_by_batch_give_the_same(device, monkeypatch):
+    """However many batches a gather makes, and wherever the data are kept."""
+    data = small(50)
+    wanted = [x.numpy() for x, _ in DataLoader(data, 7, True, seed=1, device=device)]
+    monkeypatch.setattr(loader, "RESIDENT_SHARE", 1 << 60)  # nothing fits
+    for block in (1, 7 * 6 * 4 * 2, 1 << 40):
+        monkeypatch.setattr(loader, "BLOCK_BYTES", block)
+        again = [x.numpy() for x, _ in DataLoader(data, 7, True, seed=1, device=device)]
+        assert len(again) == len(wanted)
+        for left, right in zip(again, wanted, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.gpu
+@no_gpu
+def test_what_fits_is_moved_to_the_gpu_once(monkeypatch):
+    assert not isinstance(DataLoader(small(), device="cuda")._inputs, np.ndarray)
+    monkeypatch.setattr(loader, "RESIDENT_SHARE", 1 << 60)
+    assert isinstance(DataLoader(small(), device="cuda")._inputs, np.ndarray)
+
+
+def test_repr_and_attributes():
+    batches = DataLoader(small(), 4, True, seed=2, drop_last=True, device="cpu")
+    assert repr(batches) == "DataLoader(2 batches of 4, shuffled, on cpu)"
+    assert (batches.batch_size, batches.shuffle, batches.seed) == (4, True, 2)
+    assert (batches.drop_last, batches.epoch) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"batch_size": 0}, ArgumentError, "batch_size is 0; wanted at least 1"),
+        ({"batch_size": 2.5}, TypeError, "batch_size is 2.5; wanted an int"),
+        ({"batch_size": True}, TypeError, "batch_size is True; wanted an int"),
+        ({"batch_size": "4"}, TypeError, "batch_size is '4'; wanted an int"),
+        ({"seed": -1}, ArgumentError, "seed is -1"),
+        ({"seed": 1.0}, TypeError, "seed is 1.0"),
+        ({"normalize": (0.1,)}, ArgumentError, "wanted a bool or"),
+        ({"normalize": None}, ArgumentError, "wanted a bool or"),
+        ({"normalize": (0.1, 0.0)}, ArgumentError, "std above 0"),
+        ({"normalize": (float("nan"), 1.0)}, ArgumentError, "wanted finite"),
+        ({"transform": 3}, TypeError, "transform is int"),
+        ({"device": "tpu"}, ArgumentError, "tpu"),
+        ({"batch_size": 11, "drop_last": True}, ArgumentError, "no batch of 10 examples"),
+        ({"num_workers": 2}, TypeError, "num_workers"),
+    ],
+)
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        DataLoader(small(), **{"device": "cpu", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("dataset", "error", "message"),
+    [
+        (3, TypeError, "dataset is int"),
+        ((np.ones(3),), TypeError, "wanted a Dataset or a pair"),
+        (([1, 2], [3, 4]), TypeError, "a pair holds list"),
+        ((np.ones(3, np.uint8), np.ones(3)), DTypeError, "uint8"),
+        ((np.ones(()), np.ones(3)), ShapeError, "at least one axis"),
+        ((np.ones((3, 2)), np.ones(4)), ShapeError, "3 inputs but 4 targets"),
+        ((np.ones((0, 2)), np.ones(0)), ArgumentError, "empty"),
+    ],
+)
+def test_bad_data(dataset, error, message):
+    with pytest.raises(error, match=message):
+        DataLoader(dataset, device="cpu")
+
+
+def test_empty_dataset_and_normalize_for_a_pair():
+    with pytest.raises(ArgumentError, match="empty"):
+        DataLoader(small()[:0], device="cpu")
+    with pytest.raises(ArgumentError, match="normalize needs a Dataset"):
+        DataLoader((np.ones(3), np.ones(3)), normalize=(0.0, 1.0), device="cpu")
+
+
+def test_bad_epoch():
+    batches = DataLoader(small(), device="cpu")
+    with pytest.raises(ArgumentError, match="epoch is -1"):
+        batches.set_epoch(-1)

@@ -1,0 +1,246 @@
+"""Batches for a training loop, gathered on the device where they are used."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, ShapeError
+from ..kernels import gpu
+from ..tensor import Tensor
+from ..tensor.device import CPU, Device, array_module, as_device, device_of, use
+from ..tensor.dtypes import as_dtype
+from .dataset import Dataset
+
+# On a GPU many batches are gathered by one launch and handed out as slices of the
+# result, since a launch costs more host time than a small batch's copy. On a CPU
+# each batch is gathered by itself, and is still in the cache when it is used.
+# The block is freed when its last batch is: what is kept longer, copy.
+BLOCK_BYTES = 64 << 20
+RESIDENT_SHARE = 4  # a data set stays on the GPU if it takes at most 1 / 4 of its free memory
+
+
+class DataLoader:
+    """Iterate over a data set in batches, as pairs ``(inputs, targets)`` of Tensors.
+
+    From a :class:`Dataset` come inputs of float32 ``[B, 1, H, W]``, scaled to
+    0 … 1 and normalised, and targets of int64 ``[B]``. From a pair of arrays or
+    Tensors ``(inputs, targets)`` come their rows as they are.
+
+    Each pass over the loader is one epoch: shuffled anew, but the same again for
+    the same seed and epoch. The data are moved to the device once if they fit
+    into a quarter of its free memory, else batches are copied there.
+
+    Args:
+        dataset: a Dataset, or a pair ``(inputs, targets)`` of equal length N > 0.
+        batch_size: B; the last batch is smaller if B does not divide N.
+        shuffle: whether each epoch has its own random order.
+        seed: decides the orders together with the epoch's number. None draws a
+            new one for each epoch from tinybn's generator, so that
+            ``tb.manual_seed`` covers it.
+        drop_last: whether to leave out a last batch smaller than B.
+        device: where the batches are. None is where a pair's inputs are, if they
+            are a Tensor or a CuPy array, else the default device.
+        normalize: for a Dataset, True gives ``(x / 255 - mean) / std`` with the
+            Dataset's statistics, a pair ``(mean, std)`` the same with those given,
+            False gives ``x / 255``.
+        transform: called with each batch's inputs, returns what to use in their place.
+
+    Attributes:
+        epoch: the number of the next pass, from 0; see :meth:`set_epoch`.
+
+    Raises:
+        TypeError: if ``dataset`` is neither, or an argument has the wrong type.
+        DTypeError: (a TypeError) for arrays of a dtype that Tensors do not have.
+        ShapeError: (a ValueError) for lengths that differ or arrays without rows.
+        ArgumentError: (a ValueError) for no data, a batch size below 1 or with
+            ``drop_last`` above N, a negative seed, a bad ``normalize``.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | tuple[Any, Any],
+        batch_size: int = 1,
+        shuffle: bool = False,
+        *,
+        seed: int | None = None,
+        drop_last: bool = False,
+        device: str | Device | None = None,
+        normalize: bool | tuple[float, float] = True,
+        transform: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.batch_size = _whole("batch_size", batch_size, least=1)
+        self.shuffle = bool(shuffle)
+        self.seed = None if seed is None else _whole("seed", seed, least=0)
+        self.drop_last = bool(drop_last)
+        self.epoch = 0
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform is {type(transform).__name__}; wanted a function or None")
+        self.transform = transform
+        if isinstance(dataset, Dataset):
+            inputs, targets = dataset.images[:, np.newaxis], dataset.labels
+            table = _pixel_table(dataset, normalize)
+        else:
+            inputs, targets = _pair(dataset)
+            table = None
+            if not isinstance(normalize, bool):
+                raise ArgumentError("normalize needs a Dataset; a pair's rows are used as they are")
+            if device is None and not isinstance(dataset[0], np.ndarray):
+                device = device_of(inputs)
+        if len(inputs) != len(targets):
+            raise ShapeError(f"{len(inputs)} inputs but {len(targets)} targets; wanted as many")
+        if not len(inputs):
+            raise ArgumentError("the data set is empty; wanted at least one example")
+        if self.drop_last and self.batch_size > len(inputs):
+            raise ArgumentError(
+                f"batch_size {self.batch_size} with drop_last leaves no batch "
+                f"of {len(inputs)} examples"
+            )
+        self.device = as_device(device)
+        home = self.device if _fits(self.device, inputs, targets) else CPU
+        self._inputs, self._targets = _move(inputs, home), _move(targets, home)
+        self._table = None if table is None else _move(table, self.device)
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        full, rest = divmod(len(self._inputs), self.batch_size)
+        return full if self.drop_last or not rest else full + 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass number ``epoch``, such as after resuming from a checkpoint.
+
+        Raises:
+            ArgumentError: if it is negative.
+        """
+        self.epoch = _whole("epoch", epoch, least=0)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Begin the epoch ``self.epoch`` and count it."""
+        order = self._order()
+        self.epoch += 1
+        return self._batches(order)
+
+    def __repr__(self) -> str:
+        return (
+            f"DataLoader({len(self)} batches of {self.batch_size}, "
+            f"{'shuffled' if self.shuffle else 'in order'}, on {self.device})"
+        )
+
+    def _order(self) -> np.ndarray:
+        """The rows of this epoch, in the order in which they are used."""
+        n = len(self._inputs)
+        if self.shuffle:
+            seed = _fresh_seed() if self.seed is None else self.seed
+            order = np.random.default_rng((seed, self.epoch)).permutation(n)
+        else:
+            order = np.arange(n)
+        return order[: len(self) * self.batch_size]
+
+    def _batches(self, order: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+        size = self.batch_size
+        step = size * self._batches_in_block()
+        for start in range(0, len(order), step):
+            inputs, targets = self._gather(order[start : start + step])
+            for row in range(0, len(inputs), size):
+                batch = Tensor.wrap(inputs[row : row + size])
+                if self.transform is not None:
+                    batch = self.transform(batch)
+                yield batch, Tensor.wrap(targets[row : row + size])
+
+    def _batches_in_block(self) -> int:
+        """How many batches one gather makes."""
+        if self.device == CPU:
+            return 1
+        element = self._inputs.itemsize if self._table is None else self._table.itemsize
+        batch = self.batch_size * int(self._inputs[0].size * element)
+        return max(1, BLOCK_BYTES // max(batch, 1))
+
+    def _gather(self, rows: np.ndarray) -> tuple[Any, Any]:
+        """Return inputs and targets of ``rows``, on the device, in new arrays."""
+        with use(self.device):
+            rows = _move(rows, device_of(self._inputs))
+            inputs = _move(self._inputs.take(rows, axis=0), self.device)
+            targets = _move(self._targets.take(rows, axis=0), self.device)
+            return inputs if self._table is None else self._table.take(inputs), targets
+
+
+def _move(array: Any, device: Device) -> Any:
+    """The array itself if it is on ``device``, else its copy there."""
+    if device_of(array) == device:
+        return array
+    if device == CPU:
+        return array.get()
+    with use(device):
+        return array_module(device).asarray(array)
+
+
+def _fits(device: Device, *arrays: Any) -> bool:
+    """Whether arrays may be kept on ``device``, by the free memory that it has for them."""
+    size = sum(array.nbytes for array in arrays if device_of(array) != device)
+    if device == CPU or not size:
+        return True
+    with use(device):
+        return size <= gpu.free_memory() // RESIDENT_SHARE
+
+
+def _pixel_table(dataset: Dataset, normalize: bool | tuple[float, float]) -> np.ndarray:
+    """Return what each of the 256 grey values becomes: float32 ``[256]``.
+
+    A look-up replaces the arithmetic: one pass over the batch, and each value
+    is the float64 result rounded once.
+    """
+    grey = np.arange(256) / 255.0
+    if isinstance(normalize, bool):
+        mean, std = (dataset.mean, dataset.std) if normalize else (0.0, 1.0)
+    else:
+        try:
+            mean, std = (float(value) for value in normalize)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"normalize is {normalize!r}; wanted a bool or (mean, std)"
+            ) from error
+        if not (np.isfinite(mean) and np.isfinite(std) and std > 0):
+            raise ArgumentError(f"normalize is {normalize!r}; wanted finite values, std above 0")
+    return ((grey - mean) / std).astype(np.float32)
+
+
+def _pair(dataset: Any) -> tuple[Any, Any]:
+    """Return a pair's two arrays, NumPy or CuPy, of dtypes that Tensors have."""
+    if not isinstance(dataset, (tuple, list)) or len(dataset) != 2:
+        raise TypeError(
+            f"dataset is {type(dataset).__name__}; wanted a Dataset or a pair (inputs, targets)"
+        )
+    arrays = []
+    for value in dataset:
+        array = value.data if isinstance(value, Tensor) else value
+        if not isinstance(array, np.ndarray) and not gpu.is_cupy(array):
+            raise TypeError(f"a pair holds {type(value).__name__}; wanted arrays or Tensors")
+        as_dtype(array.dtype)
+        if array.ndim == 0:
+            raise ShapeError("inputs and targets need at least one axis, whose rows are examples")
+        arrays.append(array)
+    return arrays[0], arrays[1]
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    """Return ``value`` as an int of at least ``least``."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; wanted an int") from None
+    if isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; wanted an int")
+    if number < least:
+        raise ArgumentError(f"{name} is {number}; wanted at least {least}")
+    return number
+
+
+def _fresh_seed() -> int:
+    """A new seed, from the generator that ``tb.manual_seed`` seeds."""
+    from ..tensor.random import default_generator
+
+    return default_generator("cpu").next_seed()
