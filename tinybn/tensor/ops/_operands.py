@@ -1,0 +1,196 @@
+"""What the elementwise ops share: operands made ready, and dtypes widened and narrowed.
+
+A binary function takes Tensors, NumPy or CuPy arrays, lists and Python numbers.
+Python numbers are weak, as in NumPy (NEP 50): they take the dtype of the tensor
+beside them, so ``bfloat16 * 2.0`` stays bfloat16. Everything else is strong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import DeviceError, DTypeError, ShapeError
+from ...kernels.arrays import accumulation_dtype
+from ...kernels.gpu import cupy, is_cupy
+from ..dtypes import bfloat16, bool_, float16, float32, float64, is_float
+from ..tape import is_tensor, wrap  # noqa: F401  (wrap is for the other files of this folder)
+
+if TYPE_CHECKING:
+    from ..device import Device
+    from ..tensor import Tensor
+
+Array = Any  # numpy.ndarray or cupy.ndarray
+Operand = Any  # Tensor, NumPy or CuPy array, list, or Python number
+
+
+def is_operand(value: Any) -> bool:
+    """Whether a binary operator takes ``value``; otherwise it returns NotImplemented."""
+    return (
+        is_tensor(value)
+        or isinstance(value, (bool, int, float, np.ndarray, np.generic, list, tuple))
+        or is_cupy(value)
+    )
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether ``value`` is a Python number (a NumPy number is not: it has a dtype)."""
+    return isinstance(value, (bool, int, float)) and not isinstance(value, np.generic)
+
+
+def as_tensor(value: Operand, name: str = "the function", device: Device | None = None) -> Tensor:
+    """Return ``value`` as a Tensor: itself, or a new one on ``device`` (None: the default).
+
+    Raises:
+        DTypeError: for a type or dtype that the function called ``name`` does not take.
+    """
+    if is_tensor(value):
+        return value
+    if not is_operand(value):
+        raise DTypeError(
+            f"{name} takes tensors, arrays and real numbers, not {type(value).__name__}"
+        )
+    from ..tensor import Tensor
+
+    return Tensor(value, device=None if is_cupy(value) else device)
+
+
+def operands(name: str, *values: Operand) -> tuple[Any, ...]:
+    """Return what ``apply`` takes for a function of several operands, all checked.
+
+    Python numbers stay as they are beside a Tensor; the rest become Tensors on
+    the device of the first Tensor. With no Tensor among them all become Tensors.
+
+    Raises:
+        DTypeError: for a type or dtype that is not taken.
+        DeviceError: for tensors on different devices.
+        ShapeError: for shapes that do not broadcast.
+    """
+    if all(map(is_tensor, values)) and _alike(*values):
+        return values
+    first = next((v for v in values if is_tensor(v)), None)
+    if first is None:
+        first = as_tensor(next((v for v in values if not is_scalar(v)), values[0]), name)
+    ready = [v if is_scalar(v) else as_tensor(v, name, first.device) for v in values]
+    tensors = [v for v in ready if is_tensor(v)]
+    if not tensors:
+        ready = tensors = [as_tensor(v, name) for v in values]
+    if len(tensors) > 1:
+        check_devices(name, *tensors)
+        broadcast_shape(name, *(t.shape for t in tensors))
+    if any(t.dtype == bfloat16 for t in tensors):
+        return _promote_bfloat16(ready, tensors)
+    return tuple(ready)
+
+
+def _alike(first: Tensor, *others: Tensor) -> bool:
+    """Whether shapes, dtypes and devices are all the same, so that nothing is left to check."""
+    return all(
+        other.shape == first.shape
+        and other.dtype == first.dtype
+        and _same_place(other.data, first.data)
+        for other in others
+    )
+
+
+def _same_place(a: Array, b: Array) -> bool:
+    # Ten times as fast on a GPU as making two Devices to compare.
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return type(a) is type(b)
+    return a.data.device_id == b.data.device_id
+
+
+def _promote_bfloat16(ready: Sequence[Any], tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    # NumPy knows no common dtype of bfloat16 and most others, nor that a
+    # Python float beside it is weak; ours is the rule that float16 follows.
+    common = result_dtype(*ready)
+    return tuple(
+        (bfloat16.type(v) if common == bfloat16 and isinstance(v, float) else v)
+        if is_scalar(v)
+        else (v if v.dtype in (common, bool_) else v.astype(common))
+        for v in ready
+    )
+
+
+def result_dtype(*operands: Any) -> np.dtype:
+    """NumPy's promotion of Tensors, arrays and Python numbers, extended to bfloat16.
+
+    bfloat16 with float16 gives float32, with int32 or int64 float64 (as float16
+    does), and with bool or a Python number bfloat16.
+    """
+    dtypes = [v.dtype for v in operands if not is_scalar(v)]
+    if bfloat16 not in dtypes:
+        return np.result_type(*(v if is_scalar(v) else v.dtype for v in operands))
+    others = [d for d in dtypes if d not in (bfloat16, bool_)]
+    if not others:
+        return bfloat16
+    if all(d == float16 for d in others):
+        return float32
+    return np.result_type(float32, *others)
+
+
+def check_devices(name: str, *tensors: Tensor) -> None:
+    """Raise DeviceError unless all tensors are on one device."""
+    first = tensors[0].device
+    for other in tensors[1:]:
+        if other.device != first:
+            raise DeviceError(
+                f"{name} needs its tensors on one device, but they are on {first} and "
+                f"{other.device}; move one with .to()"
+            )
+
+
+def broadcast_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that ``shapes`` broadcast to, or raise ShapeError naming them."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = " and ".join(str(shape) for shape in shapes)
+        raise ShapeError(f"{name} cannot broadcast the shapes {listed} together") from None
+
+
+def unbroadcast(grad: Array, shape: tuple[int, ...]) -> Array:
+    """Sum ``grad`` over the axes along which an input of ``shape`` was repeated.
+
+    Sums are taken in the accumulation dtype, so that a low-precision bias under
+    a large batch gets the right gradient; the tape rounds the result once.
+    """
+    if grad.shape == shape:
+        return grad
+    lead = grad.ndim - len(shape)
+    axes = tuple(
+        axis
+        for axis, size in enumerate(grad.shape)
+        if axis < lead or (shape[axis - lead] == 1 and size != 1)
+    )
+    total = grad.sum(axis=axes, dtype=accumulation_dtype(grad.dtype))
+    return total if total.shape == shape else total.reshape(shape)
+
+
+def wide(x: Array) -> Array:
+    """Return ``x`` in the dtype in which it is computed.
+
+    float32 for the half precisions, float64 for integers and booleans.
+    """
+    dtype = accumulation_dtype(x.dtype) if is_float(x.dtype) else float64
+    return x if x.dtype == dtype else x.astype(dtype)
+
+
+def narrow(y: Array, x: Array) -> Array:
+    """Return ``y``, computed from ``wide(x)``, in the dtype of a floating ``x``."""
+    return y.astype(x.dtype) if is_float(x.dtype) and y.dtype != x.dtype else y
+
+
+def raw(value: Any) -> Any:
+    """The array of a Tensor; a number as it is."""
+    return value.data if is_tensor(value) else value
+
+
+def module_of(*values: Any) -> ModuleType:
+    """CuPy if one of the arrays and numbers is CuPy's, else NumPy."""
+    return cupy() if any(map(is_cupy, values)) else np
