@@ -27,7 +27,7 @@ from .common import KernelObject, accumulator, power_of_two, rsqrt_rounded, scal
 from .launch import Launcher
 from .layout import Channels
 
-TILE = 2048  # values a program holds at once: 16 a thread
+TILE = 2048  # float32 values of a tensor that a program holds at once: 16 a thread
 
 
 @triton.jit
@@ -218,9 +218,10 @@ class _BatchNormKernel(KernelObject):
         # 32 channels at least where they are contiguous, so that a warp reads a full line;
         # else one. More where the rows do not fill the tile.
         least = 32 if c.stride_c == 1 else 1
-        most_channels = max(least, TILE // power_of_two(c.rows, TILE))
+        tile = self.tile * 4 // accumulation_dtype(x.dtype).itemsize
+        most_channels = max(least, tile // power_of_two(c.rows, tile))
         block_c = self.block_channels or power_of_two(c.channels, most_channels)
-        block_r = self.block_rows or power_of_two(c.rows, TILE // block_c)
+        block_r = self.block_rows or power_of_two(c.rows, tile // block_c)
         return dict(
             rows=c.rows, C=c.channels, S=c.positions, stride_n=c.stride_n, stride_c=c.stride_c,
             stride_s=c.stride_s, FLAT=c.flat, WIDE=c.wide, BLOCK_R=block_r, BLOCK_C=block_c,
@@ -228,6 +229,7 @@ class _BatchNormKernel(KernelObject):
         )  # fmt: skip
 
     example_shape = (64, 64, 7, 7)
+    tile = TILE
 
     def _arrays(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """An activation and a per-channel array for :meth:`compile`."""
@@ -323,6 +325,7 @@ class BatchNormBackward(_BatchNormKernel):
 
     launcher = Launcher(batch_norm_backward_kernel)
     frozen = False
+    tile = TILE // 2  # of two tensors, each with a sum beside it; more spills registers
 
     def _arguments(self, dy, x, weight, mean, scale, residual, dx, dweight, dbias, eps):
         return dict(

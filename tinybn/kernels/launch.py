@@ -42,6 +42,8 @@ _POINTER_TYPES = {
 }
 _SCALAR_TYPES = {np.float32: "fp32", np.float64: "fp64"}
 _TARGETS = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
+# Registers a thread. Given no ceiling, ptxas spills a few to fit one more block.
+MAX_REGISTERS = 168
 ALIGNMENT = 16  # bytes, or elements of an integer: what Triton needs for its widest loads
 
 
@@ -180,8 +182,11 @@ class Launcher:
                 if kind[1]:
                     attributes[(i,)] = [["tt.divisibility", ALIGNMENT]]
         source = ASTSource(self.fn, signature, constants, attributes)
-        # Named because Triton 3.10 flips the default.
-        options = {"num_warps": self.num_warps, "enable_fp_fusion": True}
+        options = {
+            "num_warps": self.num_warps,
+            "enable_fp_fusion": True,  # named because Triton 3.10 flips the default
+            "maxnreg": MAX_REGISTERS,
+        }
         try:
             return triton.compile(source, target=target, options=options)
         except Exception as error:  # Triton raises many types; the caller wants one
@@ -302,7 +307,8 @@ def _interpret(
     with _interpreter_lock, np.errstate(all="ignore"):
         scope = interpreter._patch_lang(language)
         try:
-            scope.set_attr(JITFunction, "__call__", lambda f, *a, **k: _rewritten(f.fn)(*a, **k))
+            for kind in (JITFunction, interpreter.InterpretedFunction):
+                scope.set_attr(kind, "__call__", lambda f, *a, **k: _rewritten(f.fn)(*a, **k))
             # Triton 3.6 turns one-element arrays into ints in a way that NumPy 2.4 refuses.
             scope.set_attr(tl.tensor, "__index__", lambda t: int(t.handle.data.item()))
             scope.set_attr(interpreter.InterpreterBuilder, "cast_impl", _cast)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...errors import ArgumentError, ShapeError
 from .. import layout
 from ..arrays import Array, accumulation_dtype, namespace
@@ -209,7 +211,7 @@ def batch_norm_backward(
     rstd: Array,
     *,
     residual: Array | None = None,
-    needs: tuple[bool, bool, bool] = (True, True, True),
+    needs: Sequence[bool] = (True, True, True),
     out: Array | None = None,
 ) -> tuple[Array | None, Array | None, Array | None]:
     """Gradients of BatchNorm in training, where mean and rstd are functions of x.
@@ -266,7 +268,7 @@ def batch_norm_frozen_backward(
     running_var: Array,
     *,
     eps: float = 1e-5,
-    needs: tuple[bool, bool, bool] = (True, True, True),
+    needs: Sequence[bool] = (True, True, True),
     out: Array | None = None,
 ) -> tuple[Array | None, Array | None, Array | None]:
     """:func:`batch_norm_2d_nchw_backward` for x of any shape that BatchNorm takes."""
