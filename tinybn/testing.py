@@ -213,7 +213,7 @@ def assert_close(
         where = tuple(int(i) for i in np.argwhere(~good)[0])
         raise AssertionError(
             f"{name}, {got.dtype} of shape {got.shape}: {np.sum(~good)} of {good.size} wrong, the "
-            f"first at {where}: got {value[where]!r}, wanted {want[where]!r} within "
+            f"first at {where}: got {float(value[where])!r}, wanted {float(want[where])!r} within "
             f"{np.broadcast_to(bound, want.shape)[where]:.3g}"
         )
 

@@ -24,7 +24,7 @@ Hook = Callable[["Tensor"], "Tensor | None"]
 class RemovableHandle:
     """What ``register_hook`` returns: ``remove()`` takes the hook off again."""
 
-    def __init__(self, hooks: list[Hook], hook: Hook) -> None:
+    def __init__(self, hooks: list[Any], hook: Callable) -> None:
         self._hooks, self._hook = hooks, hook
 
     def remove(self) -> None:

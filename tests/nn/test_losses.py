@@ -1,0 +1,167 @@
+"""The losses against formulas written out in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tinybn as tb
+from tinybn import nn
+from tinybn.errors import ArgumentError, DTypeError, ShapeError
+from tinybn.testing import check_gradients
+
+F = nn.functional
+RNG = np.random.default_rng(0)
+Z = RNG.standard_normal((5, 4))
+T = np.array([0, 3, 1, -100, 2])
+W = np.array([0.5, 1.0, 2.0, 0.25])
+
+
+def log_p(z, axis=1):
+    z = z - z.max(axis, keepdims=True)
+    return z - np.log(np.exp(z).sum(axis, keepdims=True))
+
+
+def want_rows(weight, smoothing):
+    """Each row's loss and its weight, by the definition with soft labels."""
+    w = np.ones(4) if weight is None else weight
+    kept = T != -100
+    hot = np.eye(4)[np.where(kept, T, 0)]
+    soft = ((1 - smoothing) * hot + smoothing / 4) * w
+    return np.where(kept, -(soft * log_p(Z)).sum(1), 0), np.where(kept, (hot * w).sum(1), 0)
+
+
+@pytest.mark.parametrize("weight", [None, W])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_cross_entropy(weight, smoothing, reduction):
+    rows, weights = want_rows(weight, smoothing)
+    want = {"mean": rows.sum() / weights.sum(), "sum": rows.sum(), "none": rows}[reduction]
+    module = nn.CrossEntropyLoss(
+        None if weight is None else tb.Tensor(weight),
+        reduction=reduction,
+        label_smoothing=smoothing,
+    )
+    got = module(tb.Tensor(Z), tb.Tensor(T))
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-12)
+    check_gradients(lambda z: module(z, tb.Tensor(T)), [Z])
+
+
+def test_cross_entropy_weight_smoothing_and_ignored_together():
+    z = tb.Tensor([[1.0, 2.0], [3.0, 0.4]], requires_grad=True)
+    loss = F.cross_entropy(z, tb.Tensor([-100, 1]), tb.Tensor([0.2, 0.3]), label_smoothing=0.1)
+    loss.backward()
+    assert loss.item() == pytest.approx(2.54045061377, rel=1e-6)
+    want = [[0, 0], [0.882013886662, -0.882013886662]]
+    np.testing.assert_allclose(z.grad.numpy(), want, rtol=1e-5)
+
+
+def test_cross_entropy_with_every_target_ignored():
+    z = tb.Tensor(Z.astype(np.float32), requires_grad=True)
+    ignored = tb.Tensor(np.full(5, -100))
+    assert F.cross_entropy(z, ignored, reduction="sum").item() == 0
+    loss = F.cross_entropy(z, ignored)
+    loss.backward()
+    assert np.isnan(loss.item())
+    np.testing.assert_array_equal(z.grad.numpy(), np.zeros((5, 4)))
+
+
+def test_an_ignored_class_stays_in_the_denominator():
+    z = tb.Tensor([[0.0, 1.0, 1.0], [2.0, 1.0, 0.0]])
+    loss = F.cross_entropy(z, tb.Tensor([1, 0]), ignore_index=0)
+    assert loss.item() == pytest.approx(0.861994804058, rel=1e-6)
+
+
+def test_cross_entropy_of_images_and_of_one_sample():
+    z = RNG.standard_normal((2, 3, 4, 5))
+    t = RNG.integers(0, 3, (2, 4, 5))
+    picked = np.take_along_axis(log_p(z), t[:, None], 1)
+    np.testing.assert_allclose(F.cross_entropy(tb.Tensor(z), tb.Tensor(t)).item(), -picked.mean())
+    check_gradients(lambda x: F.cross_entropy(x, tb.Tensor(t), reduction="none"), [z])
+    one = F.cross_entropy(tb.Tensor(Z[0]), tb.Tensor(2))
+    np.testing.assert_allclose(one.item(), -log_p(Z)[0, 2])
+
+
+def test_cross_entropy_with_probabilities():
+    q = np.abs(RNG.standard_normal((5, 4)))
+    q /= q.sum(1, keepdims=True)
+    rows = -((0.9 * q + 0.1 / 4) * W * log_p(Z)).sum(1)
+    got = F.cross_entropy(tb.Tensor(Z), tb.Tensor(q), tb.Tensor(W), label_smoothing=0.1)
+    np.testing.assert_allclose(got.item(), rows.mean())
+    check_gradients(lambda z, q: F.cross_entropy(z, q), [Z, q])
+
+
+@pytest.mark.parametrize("bad", [-1, -4, 4])
+def test_a_target_that_is_no_class(bad):
+    for loss in (F.cross_entropy, lambda z, t: F.nll_loss(F.log_softmax(z, 1), t)):
+        with pytest.raises(IndexError, match=f"class {bad}"):
+            loss(tb.Tensor(Z), tb.Tensor([0, bad, 1, 2, 0]))
+
+
+@pytest.mark.parametrize("weight", [None, W])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_nll_of_log_softmax_is_cross_entropy(weight, reduction):
+    given = None if weight is None else tb.Tensor(weight)
+    options = {"reduction": reduction}
+    a = F.nll_loss(F.log_softmax(tb.Tensor(Z), 1), tb.Tensor(T), given, **options).numpy()
+    b = F.cross_entropy(tb.Tensor(Z), tb.Tensor(T), given, **options).numpy()
+    np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-15)
+    module = nn.NLLLoss(given, reduction=reduction)
+    check_gradients(lambda z: module(z, tb.Tensor(T)), [log_p(Z)])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_mse(reduction):
+    other = RNG.standard_normal((5, 4))
+    squares = (Z - other) ** 2
+    want = {"mean": squares.mean(), "sum": squares.sum(), "none": squares}[reduction]
+    module = nn.MSELoss(reduction=reduction)
+    np.testing.assert_allclose(module(tb.Tensor(Z), tb.Tensor(other)).numpy(), want)
+    check_gradients(module, [Z, other])
+
+
+@pytest.mark.parametrize("pos_weight", [None, W])
+def test_bce_with_logits(pos_weight):
+    t = RNG.random((5, 4))
+    p = 1 / (1 + np.exp(-Z))
+    scale = 1 if pos_weight is None else pos_weight
+    want = -(scale * t * np.log(p) + (1 - t) * np.log(1 - p))
+    module = nn.BCEWithLogitsLoss(
+        pos_weight=None if pos_weight is None else tb.Tensor(pos_weight), reduction="none"
+    )
+    np.testing.assert_allclose(module(tb.Tensor(Z), tb.Tensor(t)).numpy(), want)
+    check_gradients(lambda z: module(z, tb.Tensor(t)), [Z])
+
+
+def test_bce_does_not_overflow():
+    z = tb.Tensor([1000.0, -1000.0], requires_grad=True)
+    loss = F.binary_cross_entropy_with_logits(z, tb.Tensor([1.0, 1.0]), reduction="none")
+    np.testing.assert_allclose(loss.detach().numpy(), [0, 1000])
+    loss.sum().backward()
+    np.testing.assert_allclose(z.grad.numpy(), [0, -1])
+
+
+def test_one_hot():
+    hot = F.one_hot(tb.Tensor([[0, 2]]), 3)
+    np.testing.assert_array_equal(hot.numpy(), [[[1, 0, 0], [0, 0, 1]]])
+    assert hot.dtype == tb.int64 and F.one_hot(tb.Tensor([0, 4])).shape == (2, 5)
+    with pytest.raises(IndexError):
+        F.one_hot(tb.Tensor([3]), 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: F.cross_entropy(tb.Tensor(Z), tb.Tensor(T[:3])), ShapeError),
+        (lambda: F.cross_entropy(tb.Tensor(Z), tb.Tensor(T), reduction="avg"), ArgumentError),
+        (lambda: F.cross_entropy(tb.Tensor(Z), tb.Tensor(T), size_average=True), TypeError),
+        (lambda: F.cross_entropy(tb.Tensor(T), tb.Tensor(0)), DTypeError),
+        (lambda: F.mse_loss(tb.Tensor(Z), tb.Tensor(Z[0])), ShapeError),
+        (lambda: F.mse_loss(tb.Tensor(T), tb.Tensor(T)), DTypeError),
+        (lambda: nn.MSELoss(reduction="x"), ArgumentError),
+        (lambda: nn.CrossEntropyLoss(label_smoothing=2), ArgumentError),
+    ],
+)
+def test_bad_arguments(call, error):
+    with pytest.raises(error):
+        call()

@@ -1,0 +1,287 @@
+"""Functions of networks under PyTorch's names, argument order and keywords.
+
+An argument of PyTorch's that is missing here, such as ``inplace``, raises
+TypeError. Where PyTorch keeps long-deprecated arguments in the middle
+(``size_average``, ``reduce``), those after them are keywords only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ArgumentError, DeviceError, DTypeError, IndexOutOfRange, ShapeError
+from ..kernels.arrays import accumulation_dtype, namespace
+from ..tensor import Tensor, where
+from ..tensor.dtypes import int32, int64, is_float
+from ..tensor.ops import softmax as _softmax
+from ..tensor.ops.activation import gelu, relu, sigmoid, silu, softplus
+from ..tensor.ops.batch_norm import batch_norm
+from ..tensor.ops.cross_entropy import REDUCTIONS
+from ..tensor.ops.cross_entropy import cross_entropy as _class_cross_entropy
+from ..tensor.ops.dropout import dropout
+from ..tensor.ops.index import take_along_axis
+from ..tensor.ops.matmul import linear
+from ..tensor.ops.unary import tanh
+
+__all__ = [
+    "batch_norm",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "dropout",
+    "gelu",
+    "linear",
+    "log_softmax",
+    "mse_loss",
+    "nll_loss",
+    "one_hot",
+    "relu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "tanh",
+]
+
+
+def softmax(input: Tensor, dim: int) -> Tensor:
+    """exp(input) over its sum along axis ``dim``."""
+    return _softmax.softmax(input, dim)
+
+
+def log_softmax(input: Tensor, dim: int) -> Tensor:
+    """log of the softmax along axis ``dim``, computed without leaving the logarithm."""
+    return _softmax.log_softmax(input, dim)
+
+
+def one_hot(target: Tensor, num_classes: int = -1) -> Tensor:
+    """Class numbers [...] as int64 rows [..., C] with a single 1.
+
+    Args:
+        target: int32 or int64, at least 0.
+        num_classes: C; −1 for the largest class number plus 1.
+
+    Raises:
+        DTypeError: for other dtypes.
+        IndexOutOfRange: for a number outside 0 to C − 1.
+        ArgumentError: for C = −1 and no class numbers.
+    """
+    if target.dtype not in (int32, int64):
+        raise DTypeError(f"target has dtype {target.dtype.name}; wanted int32 or int64")
+    if num_classes == -1:
+        if target.size == 0:
+            raise ArgumentError("num_classes is -1 and target is empty; wanted the number")
+        num_classes = int(target.data.max()) + 1
+    _check_classes(target, num_classes)
+    xp = namespace(target.data)
+    hot = target.data[..., None] == xp.arange(num_classes)
+    return Tensor.wrap(hot.astype(int64))
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Cross-entropy of softmax(input) with class numbers, or with class probabilities.
+
+    With class numbers (an integer target) it is one fused kernel; see
+    :func:`tinybn.tensor.ops.cross_entropy.cross_entropy`. With probabilities q
+    (a floating target of input's shape) each loss is −Σ_c w_c·q_c·log p_c, and the
+    mean divides by the number of losses.
+
+    Args:
+        input: logits, [C], [N, C] or [N, C, d1, …].
+        target: class numbers of input's shape without C, or probabilities of input's shape.
+        weight: [C], or None for ones.
+        ignore_index: class numbers of this value count for nothing; not used with probabilities.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: ε, 0 to 1: the target becomes (1 − ε)·target + ε/C.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, ArgumentError, IndexOutOfRange: for what does not fit.
+
+    Source: Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7.
+    """
+    if not is_float(target.dtype):
+        return _class_cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
+    _check_reduction(reduction)
+    _check_same(input, target)
+    if input.ndim == 0:
+        raise ShapeError("input has no dimensions; wanted logits [C], [N, C] or [N, C, d1, …]")
+    if not 0 <= label_smoothing <= 1:
+        raise ArgumentError(f"label_smoothing is {label_smoothing}; wanted 0 to 1")
+    axis = 0 if input.ndim == 1 else 1
+    classes = input.shape[axis]
+    _check_class_weights(weight, classes, input)
+    smooth = target * (1 - label_smoothing) + label_smoothing / classes
+    if weight is not None:
+        smooth = smooth * weight.reshape(-1, *(1,) * (input.ndim - axis - 1))
+    losses = -(smooth * log_softmax(input, axis)).sum(axis=axis)
+    return _reduce(losses, reduction)
+
+
+def nll_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """The negative log-likelihood −w_t·input_t of class numbers.
+
+    Args:
+        input: log-probabilities, [C], [N, C] or [N, C, d1, …].
+        target: class numbers, int32 or int64, of input's shape without C.
+        weight: [C], or None for ones.
+        ignore_index: targets of this value count for nothing.
+        reduction: ``"mean"`` (weighted, over targets not ignored), ``"sum"`` or ``"none"``.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, ArgumentError, IndexOutOfRange: for what does not fit.
+    """
+    _check_reduction(reduction)
+    if not is_float(input.dtype):
+        raise DTypeError(f"input has dtype {input.dtype.name}; wanted a floating dtype")
+    if target.dtype not in (int32, int64):
+        raise DTypeError(f"target has dtype {target.dtype.name}; wanted int32 or int64")
+    if input.ndim == 0 or target.shape != (*input.shape[:1], *input.shape[2:])[input.ndim == 1 :]:
+        raise ShapeError(
+            f"input has shape {input.shape} and target {target.shape}; wanted [C] and [], [N, C] "
+            "and [N], or [N, C, d1, …] and [N, d1, …]"
+        )
+    _check_device(input, target, "target")
+    axis = 0 if input.ndim == 1 else 1
+    classes = input.shape[axis]
+    _check_class_weights(weight, classes, input)
+    kept = target != ignore_index
+    _check_classes(where(kept, target, 0), classes)
+    picked = where(kept, target, 0)
+    taken = take_along_axis(input, picked.unsqueeze(axis), axis).squeeze(axis)
+    wide = accumulation_dtype(input.dtype)
+    weights = kept.astype(wide) if weight is None else where(kept, weight.detach()[picked], 0.0)
+    losses = where(kept, -taken * weights.astype(input.dtype), 0.0)
+    if reduction != "mean":
+        return _reduce(losses, reduction)
+    return losses.sum() / weights.sum().astype(input.dtype)
+
+
+def mse_loss(
+    input: Tensor,
+    target: Tensor,
+    *,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """(input − target)², element by element, then averaged, summed or left.
+
+    Args:
+        input, target: floating, of one shape.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        weight: a factor for each element, of input's shape; the mean divides by its sum.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, ArgumentError: for what does not fit.
+    """
+    _check_reduction(reduction)
+    _check_same(input, target)
+    losses = (input - target).square()
+    if weight is None:
+        return _reduce(losses, reduction)
+    _check_same(input, weight, "weight")
+    losses = losses * weight
+    return losses.sum() / weight.sum() if reduction == "mean" else _reduce(losses, reduction)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """−(p_w·t·log σ(x) + (1 − t)·log(1 − σ(x))), in a form that does not overflow.
+
+    With l = 1 + (p_w − 1)·t it is (1 − t)·x + l·softplus(−x).
+
+    Args:
+        input: logits x, floating.
+        target: probabilities t, of input's shape.
+        weight: a factor that broadcasts to input's shape.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        pos_weight: p_w, the weight of the positive part, broadcasts to input's shape.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, ArgumentError: for what does not fit.
+    """
+    _check_reduction(reduction)
+    _check_same(input, target)
+    for name, factor in (("weight", weight), ("pos_weight", pos_weight)):
+        if factor is not None:
+            _check_device(input, factor, name)
+    share: Any = 1 if pos_weight is None else (pos_weight - 1) * target + 1
+    losses = (1 - target) * input + share * softplus(-input)
+    if weight is not None:
+        losses = losses * weight
+    if losses.shape != input.shape:
+        raise ShapeError(
+            f"weight or pos_weight enlarges input's shape {input.shape} to {losses.shape}; "
+            "wanted one that broadcasts to it"
+        )
+    return _reduce(losses, reduction)
+
+
+def _reduce(losses: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return losses
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ArgumentError(f"reduction is {reduction!r}; wanted 'mean', 'sum' or 'none'")
+
+
+def _check_device(input: Tensor, other: Tensor, name: str) -> None:
+    if other.device != input.device:
+        raise DeviceError(
+            f"{name} is on {other.device} and input on {input.device}; wanted one device"
+        )
+
+
+def _check_same(input: Tensor, other: Tensor, name: str = "target") -> None:
+    """Raise unless both are floating, of one shape and on one device."""
+    if not (is_float(input.dtype) and is_float(other.dtype)):
+        raise DTypeError(
+            f"input has dtype {input.dtype.name} and {name} {other.dtype.name}; wanted floating "
+            "dtypes"
+        )
+    if input.shape != other.shape:
+        raise ShapeError(
+            f"input has shape {input.shape} and {name} {other.shape}; wanted equal shapes"
+        )
+    _check_device(input, other, name)
+
+
+def _check_class_weights(weight: Tensor | None, classes: int, input: Tensor) -> None:
+    if weight is None:
+        return
+    if weight.shape != (classes,):
+        raise ShapeError(
+            f"weight has shape {weight.shape}; wanted ({classes},), one for each class"
+        )
+    _check_device(input, weight, "weight")
+
+
+def _check_classes(target: Tensor, classes: int) -> None:
+    """Raise unless all class numbers are 0 to classes − 1."""
+    outside = (target.data < 0) | (target.data >= classes)
+    if bool(outside.any()):
+        raise IndexOutOfRange(
+            f"target holds class {int(target.data[outside][0])}; wanted 0 to {classes - 1}"
+        )

@@ -1,0 +1,92 @@
+"""Linear, Flatten and Identity."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..errors import ArgumentError
+from ..tensor import Tensor, rand
+from ..tensor.device import Device
+from .functional import linear
+from .module import Module
+from .parameter import Parameter
+
+
+class Linear(Module):
+    """y = x·weightᵀ + bias.
+
+    Both are drawn uniformly from ±1/sqrt(in_features), PyTorch's default (He et
+    al. 2015, https://arxiv.org/abs/1502.01852, with a = sqrt(5)).
+
+    Args:
+        in_features: the size of the input's last axis.
+        out_features: the size of the result's.
+        bias: whether to add one.
+        device, dtype: of the parameters; float32 where not given.
+
+    Attributes:
+        weight: [out_features, in_features].
+        bias: [out_features], or None.
+
+    Raises:
+        ArgumentError: for sizes below 1.
+    """
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: str | Device | None = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if in_features < 1 or out_features < 1:
+            raise ArgumentError(
+                f"Linear has {in_features} inputs and {out_features} outputs; wanted at least 1"
+            )
+        self.in_features, self.out_features = int(in_features), int(out_features)
+        bound = 1 / math.sqrt(in_features)
+
+        def uniform(*shape: int) -> Parameter:
+            return Parameter((rand(*shape, dtype=dtype, device=device) * 2 - 1) * bound)
+
+        self.weight = uniform(out_features, in_features)
+        self.register_parameter("bias", uniform(out_features) if bias else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[…, in_features] to […, out_features]."""
+        return linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}"
+        )
+
+
+class Flatten(Module):
+    """Join the axes from ``start_dim`` to ``end_dim`` into one: images to rows."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[N, …] to [N, the rest], with the defaults."""
+        return input.flatten(self.start_dim, self.end_dim)
+
+    def extra_repr(self) -> str:
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Identity(Module):
+    """Returns its input; stands where a layer may be left out."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The input itself."""
+        return input

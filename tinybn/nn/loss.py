@@ -1,0 +1,116 @@
+"""Losses as modules; the formulas are in ``functional``."""
+
+from __future__ import annotations
+
+from ..errors import ArgumentError
+from ..tensor import Tensor
+from . import functional as F
+from .module import Module
+
+
+class _Loss(Module):
+    def __init__(self, reduction: str) -> None:
+        super().__init__()
+        if reduction not in F.REDUCTIONS:
+            raise ArgumentError(f"reduction is {reduction!r}; wanted 'mean', 'sum' or 'none'")
+        self.reduction = reduction
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}"
+
+
+class CrossEntropyLoss(_Loss):
+    """Cross-entropy of softmax(input) with class numbers or probabilities.
+
+    Args:
+        weight: [C], a buffer that moves with the module, or None.
+        ignore_index, reduction, label_smoothing: see
+            :func:`tinybn.nn.functional.cross_entropy`.
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(reduction)
+        if not 0 <= label_smoothing <= 1:
+            raise ArgumentError(f"label_smoothing is {label_smoothing}; wanted 0 to 1")
+        self.register_buffer("weight", weight)
+        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Logits [N, C] and class numbers [N] to a scalar, or [N] without reduction."""
+        return F.cross_entropy(
+            input,
+            target,
+            self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"ignore_index={self.ignore_index}, {super().extra_repr()}, "
+            f"label_smoothing={self.label_smoothing}"
+        )
+
+
+class NLLLoss(_Loss):
+    """Negative log-likelihood; see :func:`tinybn.nn.functional.nll_loss`."""
+
+    weight: Tensor | None
+
+    def __init__(
+        self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.ignore_index = ignore_index
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Log-probabilities [N, C] and class numbers [N] to a scalar, or [N]."""
+        return F.nll_loss(
+            input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction
+        )
+
+
+class MSELoss(_Loss):
+    """Mean squared error; see :func:`tinybn.nn.functional.mse_loss`."""
+
+    def __init__(self, *, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Two tensors of one shape to a scalar, or that shape."""
+        return F.mse_loss(input, target, reduction=self.reduction)
+
+
+class BCEWithLogitsLoss(_Loss):
+    """Binary cross-entropy; see :func:`tinybn.nn.functional.binary_cross_entropy_with_logits`."""
+
+    weight: Tensor | None
+    pos_weight: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        *,
+        reduction: str = "mean",
+        pos_weight: Tensor | None = None,
+    ) -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.register_buffer("pos_weight", pos_weight)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Logits and probabilities of one shape to a scalar, or that shape."""
+        return F.binary_cross_entropy_with_logits(
+            input, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
+        )

@@ -1,0 +1,330 @@
+"""Learning-rate schedules: what an optimiser's options are at step 0, 1, 2, …
+
+A schedule is a formula of the step's number, so that going on from a
+checkpoint needs that number alone. Making one sets the options of step 0;
+each :meth:`Schedule.step`, called after the optimiser's own, those of the next.
+Whether a step is an iteration or an epoch is the caller's choice;
+:class:`~tinybn.nn.Trainer` calls it after each iteration. The values are those
+of PyTorch's schedulers of the same names.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import ArgumentError, StateError
+from .optim import Optimizer
+
+Options = dict[str, Any]
+
+
+class Schedule:
+    """Base of the schedules; a subclass gives :meth:`options_at`.
+
+    Args:
+        optimizer: the optimiser whose parameter groups are set.
+
+    Attributes:
+        base_lrs: each group's learning rate when the schedule was made.
+        last_epoch: the number of the step whose options are set, from 0
+            (PyTorch's name for it, whatever a step is).
+
+    Raises:
+        TypeError: if ``optimizer`` is no Optimizer.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"a schedule sets an Optimizer, not {type(optimizer).__name__}")
+        self.optimizer = optimizer
+        self.base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
+        self.last_epoch = 0
+
+    def options_at(self, step: int) -> list[Options]:
+        """For each parameter group, the options to set at ``step``, such as ``{"lr": 0.1}``."""
+        raise NotImplementedError(f"{type(self).__name__} defines no options_at(step)")
+
+    def step(self) -> None:
+        """Go on to the next step's options. Call it after ``optimizer.step()``."""
+        self._set(self.last_epoch + 1)
+
+    def get_last_lr(self) -> list[float]:
+        """Each group's learning rate as it is set now."""
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`load_state_dict` needs to go on: numbers alone."""
+        return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where ``state_dict()`` gave ``state``; sets that step's options.
+
+        Raises:
+            StateError: if ``state`` is not such a dictionary for as many groups.
+        """
+        rates = state.get("base_lrs", ())
+        if set(state) != set(self.state_dict()) or len(rates) != len(self.base_lrs):
+            raise StateError(
+                f"the schedule's state has the keys {sorted(state)}; wanted "
+                f"{sorted(self.state_dict())}, with {len(self.base_lrs)} base_lrs"
+            )
+        before, self.base_lrs = self.base_lrs, [float(rate) for rate in rates]
+        try:
+            self._set(operator.index(state["last_epoch"]))
+        except Exception:
+            self.base_lrs = before
+            raise
+
+    def _set(self, step: int) -> None:
+        options = self.options_at(step)
+        for group, values in zip(self.optimizer.param_groups, options, strict=True):
+            group.update(values)
+        self.last_epoch = step
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(last_epoch={self.last_epoch}, lr={self.get_last_lr()})"
+
+
+class LambdaLR(Schedule):
+    """lr = base · lr_lambda(step).
+
+    Args:
+        optimizer: the optimiser to set.
+        lr_lambda: a function of the step's number, or one for each group.
+
+    Raises:
+        ArgumentError: for a list of another length than the groups.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+    ) -> None:
+        super().__init__(optimizer)
+        groups = len(self.base_lrs)
+        self.lr_lambdas = [lr_lambda] * groups if callable(lr_lambda) else list(lr_lambda)
+        if len(self.lr_lambdas) != groups:
+            raise ArgumentError(f"{len(self.lr_lambdas)} lr_lambdas for {groups} parameter groups")
+        self._set(0)
+
+    def options_at(self, step: int) -> list[Options]:
+        factors = [float(function(step)) for function in self.lr_lambdas]
+        return [{"lr": base * factor} for base, factor in zip(self.base_lrs, factors)]
+
+
+class StepLR(Schedule):
+    """lr = base · gamma^⌊step / step_size⌋.
+
+    Args:
+        optimizer: the optimiser to set.
+        step_size: after how many steps the rate drops.
+        gamma: the factor by which it does.
+
+    Raises:
+        ArgumentError: for a step_size below 1.
+    """
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        super().__init__(optimizer)
+        self.step_size = _count("step_size", step_size)
+        self.gamma = float(gamma)
+        self._set(0)
+
+    def options_at(self, step: int) -> list[Options]:
+        factor = self.gamma ** (step // self.step_size)
+        return [{"lr": base * factor} for base in self.base_lrs]
+
+
+class CosineAnnealingLR(Schedule):
+    """lr = eta_min + (base − eta_min)·(1 + cos(π·step / T_max)) / 2.
+
+    From the base rate down to ``eta_min`` in ``T_max`` steps, and up again after.
+    Loshchilov and Hutter 2016, SGDR, https://arxiv.org/abs/1608.03983, formula 5.
+
+    Args:
+        optimizer: the optimiser to set.
+        T_max: steps from the highest rate to the lowest.
+        eta_min: the lowest rate.
+
+    Raises:
+        ArgumentError: for a T_max below 1.
+    """
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
+        super().__init__(optimizer)
+        self.T_max = _count("T_max", T_max)
+        self.eta_min = float(eta_min)
+        self._set(0)
+
+    def options_at(self, step: int) -> list[Options]:
+        share = step / self.T_max
+        return [{"lr": _cosine(base, self.eta_min, share)} for base in self.base_lrs]
+
+
+class OneCycleLR(Schedule):
+    """The learning rate up to ``max_lr`` and down again, once, and momentum the other way.
+
+    Smith and Topin 2017, https://arxiv.org/abs/1708.07120. With N steps, the
+    rate goes from max_lr / div_factor to max_lr in pct_start·N − 1 steps, then
+    to max_lr / div_factor / final_div_factor at step N − 1, along half cosines.
+
+    Args:
+        optimizer: the optimiser to set.
+        max_lr: the highest rate, or one for each group.
+        total_steps: N; or give epochs and steps_per_epoch, and N is their product.
+        pct_start: the rising part of N, between 0 and 1.
+        anneal_strategy: ``"cos"``, or ``"linear"`` for straight lines.
+        cycle_momentum: whether to move ``momentum`` (Adam's first beta) between
+            max_momentum, where the rate is low, and base_momentum, where it is high.
+        three_phase: False; PyTorch's third phase is not provided.
+
+    Raises:
+        ArgumentError: for values outside these, no N, or momentum to cycle that
+            the optimiser lacks; by :meth:`step` beyond N steps.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | Sequence[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float = 0.85,
+        max_momentum: float = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+    ) -> None:
+        super().__init__(optimizer)
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise ArgumentError("OneCycleLR needs total_steps, or epochs and steps_per_epoch")
+            total_steps = _count("epochs", epochs) * _count("steps_per_epoch", steps_per_epoch)
+        if anneal_strategy not in _ANNEAL:
+            raise ArgumentError(f'anneal_strategy is {anneal_strategy!r}; wanted "cos" or "linear"')
+        if three_phase:
+            raise ArgumentError("three_phase is True; OneCycleLR has two phases, wanted False")
+        if not 0 <= pct_start <= 1:
+            raise ArgumentError(f"pct_start is {pct_start}; wanted a share from 0 to 1")
+        groups = optimizer.param_groups
+        self.max_lrs = (
+            [float(rate) for rate in max_lr]
+            if isinstance(max_lr, (list, tuple))
+            else [float(max_lr)] * len(groups)  # type: ignore[arg-type]
+        )
+        if len(self.max_lrs) != len(groups):
+            raise ArgumentError(f"{len(self.max_lrs)} max_lr for {len(groups)} parameter groups")
+        self.total_steps = _count("total_steps", total_steps)
+        self.cycle_momentum = bool(cycle_momentum)
+        if self.cycle_momentum and not all("momentum" in g or "betas" in g for g in groups):
+            raise ArgumentError(
+                f"{type(optimizer).__name__} has no momentum to cycle; wanted cycle_momentum=False"
+            )
+        self.base_momentum, self.max_momentum = float(base_momentum), float(max_momentum)
+        self.div_factor, self.final_div_factor = float(div_factor), float(final_div_factor)
+        self._anneal = _ANNEAL[anneal_strategy]
+        self._peak = float(pct_start) * self.total_steps - 1
+        self._set(0)
+
+    def options_at(self, step: int) -> list[Options]:
+        if step > self.total_steps:
+            raise ArgumentError(f"step {step} of a cycle of {self.total_steps}: it is over")
+        rising = step <= self._peak
+        if rising:
+            share = step / self._peak if self._peak else 1.0
+        else:
+            share = (step - self._peak) / (self.total_steps - 1 - self._peak or 1.0)
+        momentum = (self.max_momentum, self.base_momentum)
+        result = []
+        for group, high in zip(self.optimizer.param_groups, self.max_lrs):
+            low = high / self.div_factor
+            ends = (low, high) if rising else (high, low / self.final_div_factor)
+            options: Options = {"lr": self._anneal(*ends, share)}
+            if self.cycle_momentum:
+                value = self._anneal(*(momentum if rising else momentum[::-1]), share)
+                if "betas" in group:
+                    options["betas"] = (value, *group["betas"][1:])
+                else:
+                    options["momentum"] = value
+            result.append(options)
+        return result
+
+
+class LinearWarmup(Schedule):
+    """A straight rise to the base learning rate, and then another schedule or that rate.
+
+    For step < steps, lr = after's lr at its step 0 · (start + (1 − start)·step / steps);
+    from then on after's options at step − steps. So it is PyTorch's LinearLR
+    followed by ``after`` in a SequentialLR. Step this schedule alone, not ``after``.
+
+    Args:
+        after: the schedule that follows, or an optimiser, whose rate then stays.
+        steps: the length of the rise.
+        start_factor: the share of the rate at step 0, above 0 (at a rate of 0
+            the first step would do nothing) and at most 1.
+
+    Raises:
+        ArgumentError: for values outside these.
+    """
+
+    def __init__(
+        self, after: Schedule | Optimizer, steps: int, start_factor: float = 1.0 / 3
+    ) -> None:
+        if isinstance(after, Optimizer):
+            after = LambdaLR(after, lambda step: 1.0)
+        elif not isinstance(after, Schedule):
+            raise TypeError(f"after is {type(after).__name__}; wanted a Schedule or an Optimizer")
+        super().__init__(after.optimizer)
+        self.after = after
+        self.base_lrs = list(after.base_lrs)
+        self.steps = _count("steps", steps)
+        if not 0 < start_factor <= 1:
+            raise ArgumentError(f"start_factor is {start_factor}; wanted above 0 and at most 1")
+        self.start_factor = float(start_factor)
+        self._set(0)
+
+    def options_at(self, step: int) -> list[Options]:
+        options = self.after.options_at(max(step - self.steps, 0))
+        if step < self.steps:
+            factor = self.start_factor + (1 - self.start_factor) * step / self.steps
+            for values in options:
+                values["lr"] *= factor
+        return options
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        before, self.after.base_lrs = self.after.base_lrs, list(state.get("base_lrs", ()))
+        try:
+            super().load_state_dict(state)
+        except Exception:
+            self.after.base_lrs = before
+            raise
+
+
+def _cosine(start: float, end: float, share: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+def _linear(start: float, end: float, share: float) -> float:
+    return start + (end - start) * share
+
+
+_ANNEAL = {"cos": _cosine, "linear": _linear}
+
+
+def _count(name: str, value: Any) -> int:
+    """Return ``value`` as an int of at least 1."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name} is {value!r}; wanted an int") from None
+    if isinstance(value, bool) or number < 1:
+        raise ArgumentError(f"{name} is {value!r}; wanted at least 1")
+    return number
