@@ -141,7 +141,7 @@ def test_a_kernel_that_does_not_compile_raises_launch_error():
 def test_arrays_on_different_devices_raise():
     import cupy
 
-    with pytest.raises(DeviceError, match="different devices"):
+    with pytest.raises(DeviceError, match="x_ptr on the CPU; wanted cuda:0"):
         run_double(np.ones(4, np.float32), cupy.ones(4, cupy.float32))
 
 

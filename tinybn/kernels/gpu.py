@@ -31,7 +31,8 @@ def cupy() -> ModuleType:
 def is_cupy(array: Any) -> bool:
     """Whether ``array`` is a CuPy array; never imports CuPy to find out."""
     module = sys.modules.get("cupy")
-    return module is not None and isinstance(array, module.ndarray)
+    # A CuPy that is being imported by another thread has no ndarray yet, and made no array.
+    return module is not None and isinstance(array, getattr(module, "ndarray", ()))
 
 
 @functools.lru_cache(maxsize=1)

@@ -44,6 +44,7 @@ _SCALAR_TYPES = {np.float32: "fp32", np.float64: "fp64"}
 _TARGETS = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
 # Registers a thread. Given no ceiling, ptxas spills a few to fit one more block.
 MAX_REGISTERS = 168
+ON_HOST = -1  # beside the numbers of the GPUs
 ALIGNMENT = 16  # bytes, or elements of an integer: what Triton needs for its widest loads
 
 
@@ -81,7 +82,7 @@ class Launcher:
         self.names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
         annotations = fn.fn.__annotations__
         self.constexprs = frozenset(n for n in self.names if "constexpr" in str(annotations.get(n)))
-        self._loaded: dict[tuple, tuple[Callable, tuple[int, ...], int, int]] = {}
+        self._loaded: dict[tuple, tuple[Callable, int, tuple[int, ...]]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, grid: tuple[int, ...], **arguments: Any) -> None:
@@ -89,29 +90,35 @@ class Launcher:
         if 0 in grid:
             return
         values = [arguments[name] for name in self.names]
-        on_gpu = [value for value in values if gpu.is_cupy(value)]
-        if not on_gpu:
+        device = next((v.data.device_id for v in values if gpu.is_cupy(v)), None)
+        if device is None:
             _interpret(self.fn, self.names, self.constexprs, grid, values)
             return
-        device = on_gpu[0].device.id
-        for value in values:
-            if isinstance(value, np.ndarray) or (gpu.is_cupy(value) and value.device.id != device):
-                raise DeviceError(
-                    f"{self.fn.__name__} was given arrays on different devices; "
-                    f"wanted all on cuda:{device}"
-                )
-        kinds = tuple(
-            value if name in self.constexprs else _kind(value)
-            for name, value in zip(self.names, values)
-        )
+        kinds, packed = self._describe(values, device)
         with gpu.on_device(device):
             loaded = self._loaded.get((device, kinds))
-            if loaded is None:
-                loaded = self._load(device, kinds, values)
-            function, kept, shared, scratch = loaded
-            packed = [values[i].data.ptr if gpu.is_cupy(values[i]) else values[i] for i in kept]
+            function, shared, scratch = loaded or self._load(device, kinds, values, len(packed))
             x, y, z = (*grid, 1, 1)[:3]
-            function((x, y, z), (self.num_warps * 32,), (*packed, *(0,) * scratch), shared)
+            function((x, y, z), (self.num_warps * 32,), (*packed, *scratch), shared)
+
+    def _describe(self, values: Sequence[Any], device: int | None) -> tuple[tuple, list]:
+        """What of the arguments changes the code, and what the compiled entry is passed."""
+        kinds: list[Any] = []
+        packed = []
+        for name, value in zip(self.names, values):
+            if name in self.constexprs:
+                kinds.append(value)
+                continue
+            kind, argument, place = _describe(value)
+            if kind[0].__class__ is str:
+                packed.append(argument)
+                if place != device and place is not None:
+                    raise DeviceError(
+                        f"{self.fn.__name__} was given {name} on "
+                        f"{'the CPU' if place < 0 else f'cuda:{place}'}; wanted cuda:{device}"
+                    )
+            kinds.append(kind)
+        return tuple(kinds), packed
 
     def compile(self, target: str, arguments: Mapping[str, Any]) -> Binary:
         """Compile for ``target`` with arguments of these types; needs no GPU.
@@ -124,9 +131,7 @@ class Launcher:
             LaunchError: if Triton cannot compile it, with Triton's reason.
         """
         values = [arguments[name] for name in self.names]
-        kinds = tuple(
-            v if name in self.constexprs else _kind(v) for name, v in zip(self.names, values)
-        )
+        kinds, _ = self._describe(values, ON_HOST)
         compiled = self._build(_target(target), kinds, values)
         if "amdgcn" in compiled.asm:
             text = compiled.asm["amdgcn"]
@@ -137,7 +142,8 @@ class Launcher:
         ptx = compiled.asm["ptx"]
         return Binary(target, ptx, registers, compiled.metadata.shared, local)
 
-    def _load(self, device: int, kinds: tuple, values: Sequence[Any]) -> tuple:
+    def _load(self, device: int, kinds: tuple, values: Sequence[Any], arguments: int) -> tuple:
+        """Compile and load, once; returns the function, its shared memory and scratch pointers."""
         with self._lock:
             if (device, kinds) in self._loaded:
                 return self._loaded[device, kinds]
@@ -152,14 +158,10 @@ class Launcher:
             shared = compiled.metadata.shared
             if shared > 48 * 1024:  # more than every device allows without asking
                 function.max_dynamic_shared_size_bytes = shared
-            kept = tuple(
-                i for i, (name, kind) in enumerate(zip(self.names, kinds))
-                if name not in self.constexprs and isinstance(kind[0], str)
-            )  # fmt: skip
             # After our arguments the entry takes scratch pointers, two so far;
             # we use neither, and the PTX says how many there are.
-            scratch = _entry_parameters(compiled.asm["ptx"]) - len(kept)
-            self._loaded[device, kinds] = (function, kept, shared, scratch)
+            scratch = (0,) * (_entry_parameters(compiled.asm["ptx"]) - arguments)
+            self._loaded[device, kinds] = (function, shared, scratch)
             return self._loaded[device, kinds]
 
     def _build(self, target: Any, kinds: tuple, values: Sequence[Any]) -> Any:
@@ -193,23 +195,26 @@ class Launcher:
             raise LaunchError(f"Triton could not compile {self.fn.__name__}: {error}") from error
 
 
-def _kind(value: Any) -> tuple:
-    """What of an argument changes the code: its type, and whether 16 divides it.
+def _describe(value: Any) -> tuple[tuple, Any, int | None]:
+    """An argument's kind, the value to pass, and for an array its device (ON_HOST for NumPy's).
 
-    A tuple that starts with a string is an argument of the compiled entry; any
-    other (None, and the integer 1) is a constant in its code.
+    The kind is what changes the code: type, and whether 16 divides the address
+    or integer. One that starts with a string is an argument of the compiled
+    entry; any other (None, and the integer 1) is a constant in its code.
     """
     if value is None:
-        return (None,)
+        return (None,), None, None
     if isinstance(value, int):
         if value == 1:
-            return (1,)
-        return (_integer_type(value), value % ALIGNMENT == 0)
+            return (1,), None, None
+        return (_integer_type(value), value % ALIGNMENT == 0), value, None
     kind = _SCALAR_TYPES.get(type(value))
     if kind is not None:
-        return (kind, False)
-    pointer = value.data.ptr if gpu.is_cupy(value) else value.ctypes.data
-    return (_POINTER_TYPES[value.dtype], pointer % ALIGNMENT == 0)
+        return (kind, False), value, None
+    on_gpu = gpu.is_cupy(value)
+    address = value.data.ptr if on_gpu else value.ctypes.data
+    device = value.data.device_id if on_gpu else ON_HOST
+    return (_POINTER_TYPES[value.dtype], address % ALIGNMENT == 0), address, device
 
 
 def _integer_type(value: int) -> str:

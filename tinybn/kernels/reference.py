@@ -298,12 +298,12 @@ def sgd_step(
     with np.errstate(all="ignore"):
         for i, (param, grad) in enumerate(zip(params, grads)):
             wide = accumulation_dtype(param.dtype)
-            p, g = param.astype(wide), grad.astype(wide)
+            p, g = param.astype(wide, copy=False), grad.astype(wide, copy=False)
             g = -g if maximize else g
             if weight_decay:
                 g = g + weight_decay * p
             if buffers is not None:
-                b = buffers[i].astype(wide)
+                b = buffers[i].astype(wide, copy=False)
                 b = g if first_step else momentum * b + (1 - dampening) * g
                 buffers[i][...] = b
                 g = g + momentum * b if nesterov else b
@@ -335,14 +335,14 @@ def adam_step(
     with np.errstate(all="ignore"):
         for param, grad, first, second in zip(params, grads, exp_avgs, exp_avg_sqs):
             wide = accumulation_dtype(param.dtype)
-            p, g = param.astype(wide), grad.astype(wide)
+            p, g = param.astype(wide, copy=False), grad.astype(wide, copy=False)
             g = -g if maximize else g
             if weight_decay:
                 if decoupled:
                     p = p * (1 - lr * weight_decay)
                 else:
                     g = g + weight_decay * p
-            m = beta1 * first.astype(wide) + (1 - beta1) * g
-            v = beta2 * second.astype(wide) + (1 - beta2) * np.square(g)
+            m = beta1 * first.astype(wide, copy=False) + (1 - beta1) * g
+            v = beta2 * second.astype(wide, copy=False) + (1 - beta2) * np.square(g)
             first[...], second[...] = m, v
             param[...] = p - step_size * m / (np.sqrt(v) / root_correction + eps)
