@@ -38,8 +38,11 @@ def test_a_right_kernel_passes():
     testing.assert_matches_reference(
         lambda x, y: (x.sum(dtype=np.float32), y),
         lambda x, y: (x.sum(), y),
-        st.tuples(testing.arrays((33, 5), np.float32, values=["normal"]), testing.arrays(dtype=[np.float64])),
-    )  # fmt: skip
+        st.tuples(
+            testing.arrays((33, 5), np.float32, values=["normal"]),
+            testing.arrays(dtype=[np.float64]),
+        ),
+    )
 
 
 def test_a_fault_at_the_tile_s_edge_is_found_and_shrunk():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from . import data, nn
+from . import __version__, data, nn
 from .errors import TinyBNError
 from .kernels import gpu
 from .tensor import as_device, default_device, manual_seed
@@ -122,7 +122,7 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _info(options: argparse.Namespace) -> None:
-    print(f"tinybn {importlib.metadata.version('tinybn')}, Python {platform.python_version()}")
+    print(f"tinybn {__version__}, Python {platform.python_version()}")
     for package in ("numpy", "ml_dtypes", "triton"):
         print(f"{package} {_version(package)}")
     print(f"cupy {_cupy_version()}")

@@ -118,6 +118,15 @@ def test_one_nonfinite_gradient_spoils_its_element_alone(engine):
 
 
 @all_engines
+def test_a_scalar_parameter(engine):
+    lists = [[np.array(1.0, np.float32)] for _ in range(3)]
+    (param,), _, (buffer,) = on(
+        engine, functools.partial(kernels.sgd_step, lr=0.5, momentum=0.5), lists
+    )
+    assert param.shape == buffer.shape == () and (param, buffer) == (0.25, 1.5)
+
+
+@all_engines
 def test_parameters_that_are_views_of_one_buffer(engine):
     storage = engine.put(np.ones(10, np.float32))
     views = [storage[1:4], storage[4:9]]

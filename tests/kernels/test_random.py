@@ -88,6 +88,12 @@ def test_dropout_of_a_transposed_array(engine):
     np.testing.assert_array_equal(a, b)
 
 
+@all_engines
+def test_dropout_of_a_scalar_is_a_scalar(engine):
+    y = engine.run(kernels.dropout, np.array(2.0, np.float32), p=0.0, seed=0, offset=0)
+    assert y.shape == () and y == 2
+
+
 @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
 def test_a_probability_outside_0_to_1_raises(p):
     with pytest.raises(ArgumentError, match="probability"):

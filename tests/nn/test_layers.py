@@ -91,3 +91,28 @@ def test_dropout_in_training_and_evaluation():
     with pytest.raises(ArgumentError):
         nn.Dropout(1.5)
     assert (nn.Dropout(1.0)(x).detach().numpy() == 0).all()
+
+
+def test_linear_keeps_float32_unless_told():
+    layer = nn.Linear(2, 3)
+    assert layer.weight.dtype == layer.bias.dtype == tb.float32
+    assert nn.Linear(2, 3, dtype=tb.float64).bias.dtype == tb.float64
+    with pytest.raises(ArgumentError):
+        nn.Linear(0, 3)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "tanh", "sigmoid", "softplus"])
+def test_functions_take_pytorchs_names(name):
+    function = getattr(nn.functional, name)
+    assert function(input=tb.ones(2)).shape == (2,)
+    with pytest.raises(TypeError):
+        function(tb.ones(2), inplace=True)
+
+
+def test_mlp():
+    model = nn.models.mlp(in_features=6, hidden=(5, 4), classes=3)
+    kinds = [type(m).__name__ for m in model]
+    block = ["Linear", "BatchNorm1d", "ReLU"]
+    assert kinds == ["Flatten", *block, *block, "Linear"]
+    assert model(tb.randn(7, 1, 2, 3)).shape == (7, 3)
+    assert all(t.dtype in (tb.float32, tb.int64) for t in model.state_dict().values())

@@ -471,3 +471,30 @@ def test_all_names_are_there():
     assert tb.kernels.__name__ == "tinybn.kernels"
     with pytest.raises(AttributeError, match="nothing_here"):
         _ = tb.nothing_here
+
+
+@pytest.mark.parametrize(
+    ("make", "want"),
+    [
+        (lambda **k: tb.zeros(3, **k), tb.float32),
+        (lambda **k: tb.ones(3, **k), tb.float32),
+        (lambda **k: tb.empty(3, **k), tb.float32),
+        (lambda **k: tb.eye(3, **k), tb.float32),
+        (lambda **k: tb.rand(3, **k), tb.float32),
+        (lambda **k: tb.randn(3, **k), tb.float32),
+        (lambda **k: tb.full((3,), 1.0, **k), tb.float32),
+        (lambda **k: tb.full((3,), 1, **k), tb.int64),
+        (lambda **k: tb.linspace(0, 1, 3, **k), tb.float32),
+        (lambda **k: tb.arange(3, **k), tb.int64),
+        (lambda **k: tb.arange(3.0, **k), tb.float32),
+        (lambda **k: tb.randint(0, 3, (3,), **k), tb.int64),
+        (lambda **k: tb.randperm(3, **k), tb.int64),
+        (lambda **k: tb.Tensor([1.0], **k), tb.float32),
+        (lambda **k: tb.as_tensor([1.0], **k), tb.float32),
+        (lambda **k: tb.nn.Linear(2, 2, **k).weight, tb.float32),
+        (lambda **k: tb.nn.BatchNorm1d(2, **k).weight, tb.float32),
+        (lambda **k: tb.nn.Parameter([1.0], **k), tb.float32),
+    ],
+)
+def test_dtype_none_is_the_default_and_never_float64(make, want):
+    assert make().dtype == want and make(dtype=None).dtype == want

@@ -26,6 +26,11 @@ def namespace(array: Array) -> ModuleType:
     return cupy() if is_cupy(array) else np
 
 
+def contiguous(array: Array) -> Array:
+    """``array`` where it is C-contiguous, else a copy; it leaves 0-d arrays 0-d."""
+    return namespace(array).asarray(array, order="C")
+
+
 def accumulation_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype in which sums of ``dtype`` are added up.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .arrays import Array, namespace
+from .arrays import Array, contiguous, namespace
 
 
 def is_channels_last(x: Array) -> bool:
@@ -23,7 +23,7 @@ def dense(x: Array) -> Array:
     """``x`` itself where it is C-contiguous or channels-last, else a contiguous copy."""
     if x.flags.c_contiguous or is_channels_last(x):
         return x
-    return namespace(x).ascontiguousarray(x)
+    return contiguous(x)
 
 
 def like(x: Array, dtype: np.dtype | None = None) -> Array:

@@ -304,10 +304,15 @@ def sgd_step(
                 g = g + weight_decay * p
             if buffers is not None:
                 b = buffers[i].astype(wide, copy=False)
-                b = g if first_step else momentum * b + (1 - dampening) * g
+                if first_step:
+                    b[...] = g
+                else:
+                    b *= momentum
+                    b += (1 - dampening) * g if dampening else g
                 buffers[i][...] = b
                 g = g + momentum * b if nesterov else b
-            param[...] = p - lr * g
+            p -= lr * g
+            param[...] = p
 
 
 def adam_step(

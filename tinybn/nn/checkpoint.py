@@ -54,7 +54,7 @@ def save(path: str | os.PathLike, state: Mapping[str, Any]) -> None:
     plain = all(isinstance(value, (Tensor, np.ndarray)) for value in state.values())
     metadata = {"format": "np"} if plain else {_STRUCTURE: json.dumps(structure)}
     check_writable(path)
-    _write(Path(path), serialize(arrays, metadata))
+    _write(Path(os.path.realpath(path)), serialize(arrays, metadata))  # through a link
 
 
 def load(path: str | os.PathLike, device: str | Device | None = None) -> dict[str, Any]:
@@ -89,15 +89,18 @@ def load(path: str | os.PathLike, device: str | Device | None = None) -> dict[st
     if _STRUCTURE not in metadata:
         return tensors
     try:
-        return _unflatten(json.loads(metadata[_STRUCTURE]), tensors)
+        state = _unflatten(json.loads(metadata[_STRUCTURE]), tensors)
+        if not isinstance(state, dict):
+            raise TypeError(f"a dictionary is wanted, not {type(state).__name__}")
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} has damaged metadata: {error!r}") from error
+    return state
 
 
 def check_writable(path: str | os.PathLike) -> None:
     """Raise ArgumentError unless a file can be written at ``path``; writes nothing."""
     target = Path(path)
-    folder = target.parent
+    folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
         raise ArgumentError(f"{path} cannot be written: there is no folder {folder}")
     if target.is_dir():
@@ -163,4 +166,4 @@ def _unflatten(value: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "dict":
         return {key: _unflatten(item, tensors) for key, item in content}
     items = [_unflatten(item, tensors) for item in content]
-    return tuple(items) if kind == "tuple" else items
+    return {"list": list, "tuple": tuple}[kind](items)

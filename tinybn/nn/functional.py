@@ -7,21 +7,22 @@ TypeError. Where PyTorch keeps long-deprecated arguments in the middle
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..errors import ArgumentError, DeviceError, DTypeError, IndexOutOfRange, ShapeError
 from ..kernels.arrays import accumulation_dtype, namespace
 from ..tensor import Tensor, where
 from ..tensor.dtypes import int32, int64, is_float
+from ..tensor.ops import activation as _activation
+from ..tensor.ops import matmul as _matmul
 from ..tensor.ops import softmax as _softmax
-from ..tensor.ops.activation import gelu, relu, sigmoid, silu, softplus
+from ..tensor.ops import unary as _unary
 from ..tensor.ops.batch_norm import batch_norm
 from ..tensor.ops.cross_entropy import REDUCTIONS
 from ..tensor.ops.cross_entropy import cross_entropy as _class_cross_entropy
 from ..tensor.ops.dropout import dropout
 from ..tensor.ops.index import take_along_axis
-from ..tensor.ops.matmul import linear
-from ..tensor.ops.unary import tanh
 
 __all__ = [
     "batch_norm",
@@ -41,6 +42,55 @@ __all__ = [
     "softplus",
     "tanh",
 ]
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input·weightᵀ + bias: [..., in] with weight [out, in] and bias [out] to [..., out].
+
+    Raises:
+        ShapeError, DeviceError: for tensors that do not fit.
+    """
+    return _matmul.linear(input, weight, bias)
+
+
+def relu(input: Tensor) -> Tensor:
+    """max(input, 0), element by element; NaN stays NaN."""
+    return _activation.relu(input)
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """input·Φ(input), Φ the normal distribution function; ``"tanh"`` approximates it.
+
+    Raises:
+        ArgumentError: for another ``approximate``.
+
+    Source: Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415.
+    """
+    return _activation.gelu(input, approximate)
+
+
+def silu(input: Tensor) -> Tensor:
+    """input·sigmoid(input) (Elfwing et al. 2017, https://arxiv.org/abs/1702.03118)."""
+    return _activation.silu(input)
+
+
+def tanh(input: Tensor) -> Tensor:
+    """The hyperbolic tangent of each element."""
+    return _unary.tanh(input)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1/(1 + exp(−input)), element by element."""
+    return _activation.sigmoid(input)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta·input))/beta, and input itself where beta·input is above ``threshold``.
+
+    Raises:
+        ArgumentError: for beta = 0.
+    """
+    return _activation.softplus(input, beta, threshold)
 
 
 def softmax(input: Tensor, dim: int) -> Tensor:
@@ -225,7 +275,7 @@ def binary_cross_entropy_with_logits(
         if factor is not None:
             _check_device(input, factor, name)
     share: Any = 1 if pos_weight is None else (pos_weight - 1) * target + 1
-    losses = (1 - target) * input + share * softplus(-input)
+    losses = (1 - target) * input + share * softplus(-input, threshold=math.inf)
     if weight is not None:
         losses = losses * weight
     if losses.shape != input.shape:

@@ -10,7 +10,10 @@ import math
 from ..errors import ArgumentError, ShapeError
 from ..tensor import Tensor, no_grad, rand, randn
 
-_GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2)}
+_GAINS = {
+    "linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv3d": 1.0, "sigmoid": 1.0,
+    "tanh": 5 / 3, "relu": math.sqrt(2), "selu": 3 / 4,
+}  # fmt: skip
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
@@ -90,8 +93,9 @@ def kaiming_normal_(
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """The factor that keeps a signal's size through ``nonlinearity``.
 
-    1 for ``"linear"`` and ``"sigmoid"``, 5/3 for ``"tanh"``, √2 for ``"relu"``,
-    and sqrt(2/(1 + param²)) for ``"leaky_relu"`` with slope ``param``, 0.01 where None.
+    1 for ``"linear"``, ``"conv1d"`` to ``"conv3d"`` and ``"sigmoid"``, 5/3 for
+    ``"tanh"``, √2 for ``"relu"``, 3/4 for ``"selu"``, and sqrt(2/(1 + param²)) for
+    ``"leaky_relu"`` with slope ``param``, 0.01 where None.
 
     Raises:
         ArgumentError: for another name.

@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 from ..errors import ArgumentError
-from ..tensor import Tensor, rand
+from ..tensor import Tensor, empty
 from ..tensor.device import Device
+from ..tensor.dtypes import float32
 from .functional import linear
+from .init import uniform_
 from .module import Module
 from .parameter import Parameter
 
@@ -50,13 +52,16 @@ class Linear(Module):
                 f"Linear has {in_features} inputs and {out_features} outputs; wanted at least 1"
             )
         self.in_features, self.out_features = int(in_features), int(out_features)
-        bound = 1 / math.sqrt(in_features)
+        place: dict[str, Any] = {"dtype": float32 if dtype is None else dtype, "device": device}
+        self.weight = Parameter(empty(out_features, in_features, **place))
+        self.register_parameter("bias", Parameter(empty(out_features, **place)) if bias else None)
+        self.reset_parameters()
 
-        def uniform(*shape: int) -> Parameter:
-            return Parameter((rand(*shape, dtype=dtype, device=device) * 2 - 1) * bound)
-
-        self.weight = uniform(out_features, in_features)
-        self.register_parameter("bias", uniform(out_features) if bias else None)
+    def reset_parameters(self) -> None:
+        """Draw weight and bias anew."""
+        bound = 1 / math.sqrt(self.in_features)
+        for param in self.parameters(recurse=False):
+            uniform_(param, -bound, bound)
 
     def forward(self, input: Tensor) -> Tensor:
         """[…, in_features] to […, out_features]."""

@@ -279,7 +279,7 @@ class LinearWarmup(Schedule):
         self, after: Schedule | Optimizer, steps: int, start_factor: float = 1.0 / 3
     ) -> None:
         if isinstance(after, Optimizer):
-            after = LambdaLR(after, lambda step: 1.0)
+            after = LambdaLR(after, _constant)
         elif not isinstance(after, Schedule):
             raise TypeError(f"after is {type(after).__name__}; wanted a Schedule or an Optimizer")
         super().__init__(after.optimizer)
@@ -306,6 +306,10 @@ class LinearWarmup(Schedule):
         except Exception:
             self.after.base_lrs = before
             raise
+
+
+def _constant(step: int) -> float:
+    return 1.0
 
 
 def _cosine(start: float, end: float, share: float) -> float:

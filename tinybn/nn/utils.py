@@ -58,7 +58,7 @@ def clip_grad_norm_(
             )
         factor = Tensor.wrap(namespace(stacked).asarray((max_norm / (total + 1e-6)).clip(max=1.0)))
     for grad in grads:
-        with use(grad.device):
+        with use(grad.device), np.errstate(invalid="ignore"):  # ∞·0, of an infinite norm
             # Assigned, so that the product is rounded once to the gradient's dtype.
             grad.data[...] = _wide(grad.data) * factor.to(grad.device).data
             grad._version.value += 1

@@ -101,7 +101,7 @@ def arange(
     if step == 0:
         raise ArgumentError("arange needs a step other than 0")
     whole = all(isinstance(x, (int, np.integer)) for x in (start, end, step))
-    dtype = as_dtype((int64 if whole else float32) if dtype is None else dtype)
+    dtype = _or(int64 if whole else float32, dtype)
     # Made on the host in full precision and rounded once.
     return _from_host(np.arange(start, end, step), dtype, device, requires_grad)
 
@@ -117,7 +117,7 @@ def linspace(
     """
     if steps < 0:
         raise ArgumentError(f"linspace needs steps of 0 or more, not {steps}")
-    return _from_host(np.linspace(start, end, steps), as_dtype(dtype), device, requires_grad)
+    return _from_host(np.linspace(start, end, steps), _or(float32, dtype), device, requires_grad)
 
 
 def rand(
@@ -154,7 +154,7 @@ def randint(
     if low >= high:
         raise ArgumentError(f"randint needs low < high, but they are {low} and {high}")
     numbers = _host_generator(device, generator).integers(low, high, _shape((size,)), np.int64)
-    return _from_host(numbers, as_dtype(dtype), device, False)
+    return _from_host(numbers, _or(int64, dtype), device, False)
 
 
 def randperm(
@@ -168,7 +168,7 @@ def randperm(
     if n < 0:
         raise ArgumentError(f"randperm needs n of 0 or more, not {n}")
     order = _host_generator(device, generator).permutation(n)
-    return _from_host(order, as_dtype(dtype), device, False)
+    return _from_host(order, _or(int64, dtype), device, False)
 
 
 def zeros_like(x: Any, dtype: Any = None, device: Where = None) -> Tensor:
@@ -226,10 +226,15 @@ def _filled(
     device: Where,
     requires_grad: bool,
 ) -> Tensor:
-    sizes, dtype, place = _shape(shape), as_dtype(dtype), as_device(device)
+    sizes, dtype, place = _shape(shape), _or(float32, dtype), as_device(device)
     with use(place):
         result = Tensor.wrap(make(array_module(place), sizes, dtype))
     return result.requires_grad_(requires_grad) if requires_grad else result
+
+
+def _or(default: np.dtype, dtype: Any) -> np.dtype:
+    """``dtype``, where None stands for the function's default."""
+    return default if dtype is None else as_dtype(dtype)
 
 
 def _from_host(array: np.ndarray, dtype: np.dtype, device: Where, requires_grad: bool) -> Tensor:
@@ -251,8 +256,9 @@ def _random(
     requires_grad: bool,
     generator: Generator | None,
 ) -> Tensor:
-    if not is_float(as_dtype(dtype)):
-        raise DTypeError(f"random numbers need a floating dtype, not {as_dtype(dtype).name}")
+    dtype = _or(float32, dtype)
+    if not is_float(dtype):
+        raise DTypeError(f"random numbers need a floating dtype, not {dtype.name}")
     place = as_device(device) if generator is None or device is not None else generator.device
     result = empty(*shape, dtype=dtype, device=place)
     seed, offset = (generator or default_generator(place)).reserve(result.size)

@@ -32,6 +32,8 @@ def as_dtype(dtype: Any) -> np.dtype:
     Raises:
         DTypeError: if it is not a dtype or not one that tinybn supports.
     """
+    if dtype is None:  # to NumPy it is float64, which nobody who writes None means
+        raise DTypeError(f"None is not a data type; {_wanted()}")
     try:
         result = (
             _BY_NAME[dtype] if isinstance(dtype, str) and dtype in _BY_NAME else np.dtype(dtype)

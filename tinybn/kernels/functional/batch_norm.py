@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...errors import ArgumentError, ShapeError
 from .. import layout
-from ..arrays import Array, accumulation_dtype, namespace
+from ..arrays import Array, accumulation_dtype, contiguous, namespace
 from ..engines import implementation
 from .checks import (
     check_channels,
@@ -19,7 +19,7 @@ from .checks import (
 
 
 def _contiguous(array: Array | None) -> Array | None:
-    return None if array is None else namespace(array).ascontiguousarray(array)
+    return None if array is None else contiguous(array)
 
 
 def _written(result: Array, out: Array | None) -> Array:

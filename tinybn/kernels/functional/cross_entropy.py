@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
-from ..arrays import Array, accumulation_dtype, namespace
+from ..arrays import Array, accumulation_dtype, contiguous, namespace
 from ..engines import implementation
 from .checks import FLOATS, check_same_place
 
@@ -60,11 +60,11 @@ def cross_entropy_forward(
     rows = logits.shape[0]
     found = CrossEntropyRows(*(xp.empty(rows, wide) for _ in range(4)))
     invalid = xp.zeros(1, np.int32)
-    target = xp.ascontiguousarray(target)
+    target = contiguous(target)
     if rows:
         implementation("cross_entropy_forward", logits)(
-            xp.ascontiguousarray(logits), target,
-            None if weight is None else xp.ascontiguousarray(weight),
+            contiguous(logits), target,
+            None if weight is None else contiguous(weight),
             found.loss, found.weight, found.row_max, found.log_sum, invalid,
             ignore_index=int(ignore_index), label_smoothing=float(label_smoothing),
         )  # fmt: skip
@@ -96,12 +96,12 @@ def cross_entropy_backward(
         found: what forward returned.
     """
     xp = namespace(logits)
-    logits = xp.ascontiguousarray(logits)
+    logits = contiguous(logits)
     dlogits = xp.empty_like(logits)
     if logits.shape[0]:
         implementation("cross_entropy_backward", logits)(
-            xp.ascontiguousarray(grad), logits, xp.ascontiguousarray(target),
-            None if weight is None else xp.ascontiguousarray(weight),
+            contiguous(grad), logits, contiguous(target),
+            None if weight is None else contiguous(weight),
             found.row_max, found.log_sum, dlogits,
             ignore_index=int(ignore_index), label_smoothing=float(label_smoothing),
         )  # fmt: skip

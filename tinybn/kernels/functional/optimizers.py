@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
-from ..arrays import Array, namespace
+from ..arrays import Array, contiguous
 from ..engines import implementation
 from .checks import FLOATS, place
 
@@ -90,7 +90,7 @@ def adam_step(
 def _contiguous(
     params: Sequence[Array], grads: Sequence[Array]
 ) -> tuple[Sequence[Array], list[Array]]:
-    return params, [namespace(g).ascontiguousarray(g) for g in grads]
+    return params, [contiguous(g) for g in grads]
 
 
 def _check(params: Sequence[Array], **roles: Sequence[Array]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import ArgumentError
-from ..arrays import Array, namespace
+from ..arrays import Array, contiguous, namespace
 from ..engines import implementation
 
 
@@ -73,9 +73,8 @@ def dropout(x: Array, *, p: float, seed: int, offset: int) -> Array:
     """
     if not 0 <= p <= 1:
         raise ArgumentError(f"p is {p}; wanted a probability from 0 to 1")
-    xp = namespace(x)
-    x = xp.ascontiguousarray(x)
-    y = xp.empty_like(x)
+    x = contiguous(x)
+    y = namespace(x).empty_like(x)
     if x.size:
         implementation("dropout", x)(x, y, p=float(p), seed=seed, offset=offset)
     return y
