@@ -224,14 +224,34 @@ def test_large_mean_small_spread_loses_nothing(engine):
 
 
 @all_engines
-def test_values_near_the_largest_float_give_no_nan(engine):
-    x = np.array([[1e30], [2e30], [3e30], [4e30]], np.float32)
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.array([1e30, 2e30, 3e30, 4e30], np.float32)[:, None],
+        np.repeat(np.array([1.0, 2e35], np.float32), 5000)[:, None],
+    ],
+    ids=["few", "many"],
+)
+def test_values_near_the_largest_float_give_no_nan(engine, x):
 
     def run(x):
         mean, rstd = kernels.batch_norm_stats_forward(x)
         return kernels.batch_norm_normalize_forward(x, None, None, mean, rstd)
 
     assert np.isfinite(engine.run(run, x)).all()
+
+
+@all_engines
+def test_float64_running_statistics_of_float32_input_keep_their_digits(engine):
+    x = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)
+    third = np.full(2, 1 / 3)
+
+    def run(x, mean, var):
+        kernels.batch_norm_stats_forward(x, mean, var, momentum=0.0)
+        return mean, var
+
+    for result in engine.run(run, x, third.copy(), third.copy()):
+        np.testing.assert_array_equal(result, third)
 
 
 @all_engines

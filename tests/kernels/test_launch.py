@@ -131,6 +131,25 @@ def test_interpreting_in_several_threads_at_once():
         np.testing.assert_array_equal(y, x * i)
 
 
+def test_compiling_while_another_thread_interprets(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # so that it does compile
+    stop, x, y = threading.Event(), np.ones(16, np.float32), np.zeros(16, np.float32)
+
+    def work():
+        with kernels.interpret():
+            while not stop.is_set():
+                run_double(x, y)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for rows in (8, 16, 32):
+            assert kernels.BatchNormBackward(rows).compile("sm_90").registers > 0
+    finally:
+        stop.set()
+        thread.join()
+
+
 def test_a_kernel_that_does_not_compile_raises_launch_error():
     arguments = {"x_ptr": np.zeros(16, np.float32), "n": 16, "BLOCK": 16}
     with pytest.raises(LaunchError, match="broken_kernel"):

@@ -198,6 +198,37 @@ def test_without_running_statistics():
     layer.reset_running_stats()
 
 
+def test_tracking_switched_off_later_uses_the_batch_and_updates_nothing():
+    layer = nn.BatchNorm1d(2)
+    layer.track_running_stats = False
+    x = tb.Tensor([[1.0, 5.0], [3.0, 9.0]])
+    np.testing.assert_allclose(layer(x).detach().numpy(), [[-1, -1], [1, 1]], atol=1e-5)
+    assert layer.num_batches_tracked.item() == 0 and layer.running_mean.tolist() == [0, 0]
+    np.testing.assert_allclose(layer.eval()(x).detach().numpy(), x.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_read_only_running_statistics_raise_before_anything_changes(interpreted):
+    mean, var = np.zeros(2, np.float32), np.ones(2, np.float32)
+    var.setflags(write=False)
+    with tb.interpret() if interpreted else tb.enable_grad():
+        with pytest.raises(ValueError, match="running_var is read-only"):
+            nn.functional.batch_norm(
+                tb.Tensor([[1.0, 5.0], [3.0, 9.0]]), tb.as_tensor(mean), tb.as_tensor(var),
+                training=True,
+            )  # fmt: skip
+    assert mean.tolist() == [0, 0] and var.tolist() == [1, 1]
+
+
+def test_arguments_of_the_wrong_kind():
+    with pytest.raises(TypeError, match="input is ndarray; wanted a Tensor"):
+        nn.functional.batch_norm(X, None, None, training=True)
+    with pytest.raises(TypeError, match="input is ndarray; wanted a Tensor"):
+        nn.BatchNorm2d(3)(X)
+    with pytest.raises(ArgumentError, match="momentum is None"):
+        nn.functional.batch_norm(tb.Tensor(X), None, None, training=True, momentum=None)
+
+
 def test_without_affine():
     layer = nn.BatchNorm2d(3, affine=False)
     x = tb.Tensor(X, requires_grad=True)

@@ -8,7 +8,7 @@ import pytest
 
 import tinybn as tb
 from tinybn import nn
-from tinybn.errors import IndexOutOfRange
+from tinybn.errors import ArgumentError, IndexOutOfRange
 
 
 def test_sequential_indexing():
@@ -38,6 +38,19 @@ def test_sequential_of_names():
     assert nn.Sequential()(3) == 3
 
 
+def test_a_slice_keeps_names_and_what_is_appended_replaces_nothing():
+    # The names are those of PyTorch 2.13: list(model[1:].state_dict()).
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    tail = model[1:]
+    assert list(tail.state_dict()) == ["2.weight", "2.bias"]
+    tail.append(nn.Tanh())
+    assert [name for name, _ in tail.named_children()] == ["1", "2", "3"]
+    assert tail[1] is model[2] and len(model) == 3
+    with pytest.raises(TypeError, match="wanted a Module"):
+        tail.append(None)
+    assert len(tail) == 3
+
+
 def test_module_list():
     layers = nn.ModuleList([nn.Linear(2, 2) for _ in range(2)])
     layers.append(nn.ReLU()).extend([nn.ReLU()])
@@ -48,3 +61,31 @@ def test_module_list():
         layers(1)
     with pytest.raises(TypeError, match="wanted a Module"):
         layers.extend([3])
+    assert len(layers.extend(layers)) == 8
+
+
+def test_mlp():
+    tb.manual_seed(0)
+    model = nn.models.mlp(6, (4, 3), 2)
+    assert [type(layer).__name__ for layer in model] == [
+        "Flatten", "Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d", "ReLU", "Linear",
+    ]  # fmt: skip
+    assert model(tb.randn(5, 1, 2, 3)).shape == (5, 2)
+    assert len(nn.models.mlp(6, (), 2)) == 2
+    # 784·512 + 512·512 + 512·10 weights, their 1034 biases, and 2 · 1024 for BatchNorm.
+    assert sum(p.size for p in nn.models.mlp().parameters()) == 668672 + 1034 + 2048
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0,), (2.5,), (4, 512), (4, (3, 0)), (4, (2.5,)), (4, "ab"), (4, (3,), 0)]
+)
+def test_mlp_of_sizes_that_cannot_be(arguments):
+    with pytest.raises(ArgumentError, match="mlp is given .* wanted whole numbers"):
+        nn.models.mlp(*arguments)
+
+
+def test_append_takes_a_free_name_and_a_slice_keeps_names():
+    model = nn.Sequential(OrderedDict([("1", nn.Linear(2, 2))])).append(nn.ReLU())
+    assert len(model) == 2 and list(dict(model.named_children())) == ["1", "2"]
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    assert list(model[2:].state_dict()) == ["2.weight", "2.bias"]

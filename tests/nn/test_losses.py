@@ -165,3 +165,23 @@ def test_one_hot():
 def test_bad_arguments(call, error):
     with pytest.raises(error):
         call()
+
+
+def test_low_precision_sums_do_not_overflow():
+    z = tb.zeros(70_000, 2, dtype=tb.float16)
+    t = tb.zeros(70_000, dtype=tb.int64)
+    half = float(np.float16(np.log(2)))
+    assert F.nll_loss(F.log_softmax(z, 1), t).item() == half
+    assert F.nll_loss(F.log_softmax(z, 1), t, tb.Tensor([1e5, 1.0])).item() == half
+    assert F.cross_entropy(z, t).item() == half
+
+
+@pytest.mark.parametrize("x", [-10.0, -17.0, -80.0])
+def test_bce_keeps_the_digits_of_a_confident_answer(x):
+    z = tb.Tensor([x, -x], requires_grad=True)
+    loss = F.binary_cross_entropy_with_logits(z, tb.Tensor([0.0, 1.0]), reduction="sum")
+    loss.backward()
+    exact = np.log1p(np.exp(np.float64(x)))
+    # The exponential and the logarithm round once each, float32's ε is 1.2e-7.
+    np.testing.assert_allclose(loss.item(), 2 * exact, rtol=5e-7)
+    np.testing.assert_allclose(np.abs(z.grad.numpy()), 1 / (1 + np.exp(-x)), rtol=5e-7)

@@ -643,3 +643,49 @@ def test_the_state_follows_a_module_that_moves(engine, make):
         state = optimizer.state.get(layer.weight, {})
         tensors = [t for t in state.values() if isinstance(t, tb.Tensor)]
         assert all(t.dtype == dtype and t.device == layer.weight.device for t in tensors)
+
+
+@pytest.mark.parametrize("spoil", ["option", "memory"])
+def test_a_step_that_raises_updates_no_group(spoil):
+    one, two = (nn.Parameter(np.ones(2, np.float32)) for _ in range(2))
+    optimizer = SGD([{"params": [one]}, {"params": [two]}], lr=0.5)
+    one.grad, two.grad = tb.ones(2), tb.ones(2)
+    if spoil == "option":
+        optimizer.param_groups[1]["lr"] = None
+    else:
+        two.data = np.ones(4, np.float32)[::2]
+    with pytest.raises(ValueError):
+        optimizer.step()
+    assert one.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("make", [SGD, Adam, AdamW])
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_an_infinite_parameter_without_decay_stays_infinite(make, interpreted):
+    param = nn.Parameter(np.array([np.inf, 1.0], np.float32))
+    optimizer = make([param], lr=0.5, weight_decay=0.0)
+    param.grad = tb.ones(2)
+    with tb.interpret() if interpreted else tb.enable_grad():
+        optimizer.step()
+    assert param.tolist() == [np.inf, pytest.approx(0.5)]
+
+
+def test_hostile_states_are_state_errors():
+    optimizer = Adam([nn.Parameter(np.ones(2, np.float32))], lr=0.1)
+    good = optimizer.state_dict()
+    group = good["param_groups"][0]
+    for bad in (
+        {**good, "param_groups": [{}]},
+        {**good, "param_groups": [{**group, "betas": 3}]},
+        {**good, "param_groups": [{**group, "lr": -1}]},
+        {**good, "state": {0: {"step": float("nan")}}},
+        {**good, "state": {0: {"step": -3}}},
+        {**good, "state": {0: {"exp_avg": "text"}}},
+        {**good, "state": {7: {}}},
+    ):
+        with pytest.raises(StateError):
+            optimizer.load_state_dict(bad)
+    scheduled = {**good, "param_groups": [{**group, "initial_lr": 0.1}]}
+    optimizer.load_state_dict(scheduled)
+    with pytest.raises(ArgumentError):
+        Adam([nn.Parameter(np.ones(2, np.float32))], betas=0.9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import tinybn as tb
 from tinybn import nn
 from tinybn.errors import ArgumentError
+from tinybn.testing import epsilon
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
@@ -33,6 +35,23 @@ def parts(device="cpu", n=240):
 
 
 @DEVICES
+def test_a_separable_problem_is_learnt_without_error(device):
+    tb.manual_seed(0)
+    t = np.arange(64) % 2
+    x = np.random.default_rng(0).standard_normal((64, 2)).astype(np.float32)
+    x[:, 0] = np.where(t, 1, -1) * (1 + np.abs(x[:, 0]))  # a gap of 2 between the classes
+    loader = tb.data.DataLoader((x, t), batch_size=16, device=device)
+    model = nn.models.mlp(2, (8,), 2).to(device)
+    trainer = nn.Trainer(model, nn.optim.SGD(model.parameters(), lr=0.2), progress=False)
+    history = trainer.fit(loader, epochs=20)
+    assert history[-1]["accuracy"] == 1.0 and trainer.evaluate(loader)[1] == 1.0
+    for row in history:
+        assert list(row) == ["epoch", "loss", "accuracy", "seconds", "samples_per_second"]
+        assert [type(value) for value in row.values()] == [int, float, float, float, float]
+        assert row["seconds"] > 0 and 0 <= row["accuracy"] <= 1
+
+
+@DEVICES
 def test_it_learns(device):
     loader, model, optimizer = parts(device)
     trainer = nn.Trainer(model, optimizer, progress=False)
@@ -47,6 +66,18 @@ def test_it_learns(device):
     loss, accuracy = trainer.evaluate(loader)
     assert loss == pytest.approx(history[-1]["eval_loss"], rel=1e-6)
     assert accuracy == history[-1]["eval_accuracy"]
+
+
+def test_the_same_seed_gives_the_same_bits():
+    runs = []
+    for _ in range(2):
+        loader, model, optimizer = parts()
+        history = nn.Trainer(model, optimizer, progress=False).fit(loader, 2, loader)
+        runs.append(({k: v.numpy().tobytes() for k, v in model.state_dict().items()}, history))
+    assert runs[0][0] == runs[1][0]
+    for row, again in zip(runs[0][1], runs[1][1], strict=True):
+        for key in ("epoch", "loss", "accuracy", "eval_loss", "eval_accuracy"):
+            assert row[key] == again[key]
 
 
 def test_the_plain_loop_gives_the_same_bits():
@@ -72,10 +103,19 @@ def test_the_metrics_are_means_over_samples_not_batches():
     model.train = lambda mode=True: model  # evaluation mode throughout: no batch statistics
     row = nn.Trainer(model, optimizer, progress=False).fit(loader, epochs=1)[0]
     x, t = rings(40)
+    order = np.random.default_rng((0, 0)).permutation(40)  # as the loader has it
     logits = model(tb.Tensor(x)).detach().numpy().astype(np.float64)
     log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-    assert row["loss"] == pytest.approx(-log_p[np.arange(40), t].mean(), rel=1e-6)
-    assert row["accuracy"] == pytest.approx((logits.argmax(1) == t).mean())
+    # A batch's mean sums 32 float32 losses, each of a sum of 16 products, an exp and a log:
+    # fewer than 64 roundings. Means of batches, unweighted, would be off by far more.
+    losses, bound = -log_p[np.arange(40), t], 64 * epsilon(np.float32)
+    assert row["loss"] == pytest.approx(losses.mean(), rel=bound)
+    unweighted = (losses[order[:32]].mean() + losses[order[32:]].mean()) / 2
+    assert abs(unweighted / losses.mean() - 1) > 10 * bound
+    assert row["accuracy"] == (logits.argmax(1) == t).mean()
+    in_evaluation = nn.Trainer(model, optimizer).evaluate(loader)
+    assert in_evaluation[0] == pytest.approx(losses.mean(), rel=bound)
+    assert in_evaluation[1] == row["accuracy"]
     assert row["samples_per_second"] == pytest.approx(40 / row["seconds"])
 
 
@@ -139,15 +179,65 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_elsewhere(monkeypatch, capsy
     monkeypatch.setattr(sys, "stderr", terminal)
     trainer.fit(loader, epochs=1)
     assert "100 %" in terminal.getvalue() and "samples/s" in terminal.getvalue()
+    bar = terminal.getvalue().split("\r")[-1]  # what stands there in the end
+    assert re.fullmatch(
+        r"epoch 1/1 100 %\|.{20}\| 00:00, loss \d\.\d{4}, accuracy \d+\.\d\d %, [\d,]+ samples/s\n",
+        bar,
+    )
     nn.Trainer(model, optimizer, progress=False).fit(loader, epochs=1)
     assert terminal.getvalue().count("epoch 1/1") == terminal.getvalue().count("%|")
+
+
+def test_without_progress_nothing_is_printed(capsys):
+    loader, model, optimizer = parts()
+    nn.Trainer(model, optimizer, progress=False).fit(loader, 1, eval_loader=loader)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_loader_without_a_length_has_a_bar_too(monkeypatch):
+    class Stream:
+        def __iter__(self):
+            return iter(loader)
+
+    loader, model, optimizer = parts()
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    nn.Trainer(model, optimizer).fit(Stream(), epochs=1)
+    assert "samples/s" in terminal.getvalue()
+
+
+def test_the_bar_ends_with_the_figures_of_the_whole_epoch(monkeypatch):
+    loader, model, optimizer = parts()
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    row = nn.Trainer(model, optimizer).fit(loader, epochs=1)[0]
+    last = terminal.getvalue().split("\r")[-1]
+    assert f"loss {row['loss']:.4f}, accuracy {100 * row['accuracy']:.2f} %" in last
+
+
+def test_the_bar_ends_its_line_when_training_is_interrupted(monkeypatch):
+    loader, model, optimizer = parts()
+
+    def interrupted(logits, target):
+        raise KeyboardInterrupt
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    try:
+        nn.Trainer(model, optimizer, loss=interrupted).fit(loader, epochs=1)
+    except KeyboardInterrupt:
+        written = terminal.getvalue()
+    assert written.endswith("\n")
 
 
 def test_bad_arguments():
     loader, model, optimizer = parts()
     trainer = nn.Trainer(model, optimizer, progress=False)
-    with pytest.raises(ArgumentError, match="epochs is 0"):
-        trainer.fit(loader, epochs=0)
+    for epochs in (0, -1):
+        with pytest.raises(ArgumentError, match=f"epochs is {epochs}; wanted at least 1"):
+            trainer.fit(loader, epochs=epochs)
+    with pytest.raises(ArgumentError, match="no batches"):
+        trainer.fit(iter(loader), epochs=2)  # used up by the first epoch
     for call in (lambda: trainer.fit([], epochs=1), lambda: trainer.evaluate([])):
         with pytest.raises(ArgumentError, match="no batches"):
             call()

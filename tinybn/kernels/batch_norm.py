@@ -9,8 +9,9 @@ The mean is found twice: a first pass sums x − x₀, with x₀ the channel's f
 value, a second sums x − mean and its square around what the first found. The
 second sum corrects the first, and no large numbers are subtracted (the
 corrected two-pass algorithm of Chan, Golub and LeVeque 1983,
-doi:10.1080/00031305.1983.10483115, equations 1.7 and 2.1). In float32 the
-squares overflow where values are more than 1.8e19 from the mean; y is then 0.
+doi:10.1080/00031305.1983.10483115, equations 1.7 and 2.1). Each term is
+divided by n before it is added, so that no sum overflows. In float32 the
+squares do where values are more than 1.8e19 from the mean; y is then 0.
 """
 
 from __future__ import annotations
@@ -74,8 +75,10 @@ def centre_and_scale(
 
 @triton.jit
 def update_running(pointer, channels, C, keep, momentum, value, ACC: tl.constexpr):
-    """running ← keep·running + momentum·value, with keep = 1 − momentum."""
-    old = load_column(pointer, channels, C, ACC)
+    """running ← keep·running + momentum·value, with keep = 1 − momentum; float64 stays exact."""
+    old = tl.load(pointer + channels, mask=channels < C, other=0.0)
+    if old.dtype != tl.float64:
+        old = old.to(ACC)
     new = keep * old + momentum * value
     tl.store(pointer + channels, new.to(pointer.dtype.element_ty), mask=channels < C)
 
@@ -83,7 +86,7 @@ def update_running(pointer, channels, C, keep, momentum, value, ACC: tl.constexp
 @triton.jit
 def batch_norm_stats_kernel(
     x_ptr, running_mean_ptr, running_var_ptr, mean_ptr, rstd_ptr, residual_ptr,
-    rows, C, S, stride_n, stride_c, stride_s, eps, momentum, keep, unbias,
+    rows, C, S, stride_n, stride_c, stride_s, eps, share, momentum, keep, unbias,
     FLAT: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -97,8 +100,8 @@ def batch_norm_stats_kernel(
         r, mask = row_block(start, channels, C, rows, BLOCK_R)
         at = offsets(r, channels, S, stride_n, stride_c, stride_s, FLAT, WIDE)
         x = tl.load(x_ptr + at, mask=mask, other=0.0).to(ACC)
-        total += tl.where(mask, x - pivot[None, :], 0.0)
-    first = pivot + tl.sum(total, 0) / rows
+        total += tl.where(mask, (x - pivot[None, :]) * share, 0.0)
+    first = pivot + tl.sum(total, 0)
 
     shift = tl.zeros([BLOCK_R, BLOCK_C], ACC)
     square = tl.zeros([BLOCK_R, BLOCK_C], ACC)
@@ -107,9 +110,9 @@ def batch_norm_stats_kernel(
         at = offsets(r, channels, S, stride_n, stride_c, stride_s, FLAT, WIDE)
         x = tl.load(x_ptr + at, mask=mask, other=0.0).to(ACC)
         d = tl.where(mask, x - first[None, :], 0.0)
-        shift += d
+        shift += d * share
         square += d * d
-    correction = tl.sum(shift, 0) / rows
+    correction = tl.sum(shift, 0)
     correction = tl.where(tl.abs(first) < float("inf"), correction, 0.0)  # ∞ stays ∞
     mean_square = tl.sum(square, 0) / rows
     # Where the squares overflowed the variance is ∞, not ∞ − ∞.
@@ -250,6 +253,7 @@ class BatchNormStatsForward(_BatchNormKernel):
         return dict(
             x_ptr=x, running_mean_ptr=running_mean, running_var_ptr=running_var, mean_ptr=mean,
             rstd_ptr=rstd, residual_ptr=residual, eps=scalar(eps, x.dtype),
+            share=scalar(1 / n, x.dtype),
             momentum=scalar(momentum, x.dtype), keep=scalar(1 - momentum, x.dtype),
             unbias=scalar(n / (n - 1) if n > 1 else 1.0, x.dtype), **tiles,
         )  # fmt: skip

@@ -44,8 +44,9 @@ def load_class_weights(weight_ptr, classes, C, ACC: tl.constexpr):
 @triton.jit
 def load_target(target_ptr, weight_ptr, rows, N, C, ignore_index, ACC: tl.constexpr):
     """Each row's class (0 where ignored or out of range), its weight, and two flags."""
-    target = tl.load(target_ptr + rows, mask=rows < N, other=ignore_index)
-    kept = target != ignore_index
+    inside = rows < N
+    target = tl.load(target_ptr + rows, mask=inside, other=0)
+    kept = inside & (target != ignore_index)
     valid = kept & (target >= 0) & (target < C)
     picked = tl.where(valid, target, 0)
     if weight_ptr is not None:
@@ -96,7 +97,7 @@ def cross_entropy_forward_kernel(
     tl.store(row_max_ptr + rows, highest, mask=inside)
     tl.store(log_sum_ptr + rows, log_total, mask=inside)
     # Every program that finds a bad target stores the same value: no race matters.
-    wrong = tl.sum((inside & kept & (valid == 0)).to(tl.int32), 0)
+    wrong = tl.sum((kept & (valid == 0)).to(tl.int32), 0)
     tl.store(invalid_ptr, 1, mask=wrong > 0)
 
 

@@ -40,7 +40,8 @@ _POINTER_TYPES = {
     np.dtype("uint32"): "*u32",
     np.dtype("bool"): "*i1",
 }
-_SCALAR_TYPES = {np.float32: "fp32", np.float64: "fp64"}
+# Scalars of a fixed type, whose value never changes the code.
+_SCALAR_TYPES = {np.float32: "fp32", np.float64: "fp64", np.int64: "i64"}
 _TARGETS = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
 # Registers a thread. Given no ceiling, ptxas spills a few to fit one more block.
 MAX_REGISTERS = 168
@@ -71,8 +72,9 @@ class Launcher:
     """One ``@triton.jit`` function and all that was compiled from it.
 
     A call names the grid and, by keyword, every parameter of the function:
-    arrays, integers, ``numpy.float32`` or ``numpy.float64`` scalars, None for a
-    pointer that is not there, and the ``tl.constexpr`` values.
+    arrays; integers, which are specialised on as Triton does (1, multiples of 16);
+    ``numpy.float32``, ``float64`` and ``int64`` scalars, which are not; None for
+    a pointer that is not there; and the ``tl.constexpr`` values.
     """
 
     def __init__(self, fn: Any, num_warps: int = 4) -> None:
@@ -190,7 +192,8 @@ class Launcher:
             "maxnreg": MAX_REGISTERS,
         }
         try:
-            return triton.compile(source, target=target, options=options)
+            with _interpreter_lock:  # triton.language is patched while another thread interprets
+                return triton.compile(source, target=target, options=options)
         except Exception as error:  # Triton raises many types; the caller wants one
             raise LaunchError(f"Triton could not compile {self.fn.__name__}: {error}") from error
 

@@ -47,7 +47,8 @@ def load_from(table_ptr, role, tensors, tensor, i, mask, TYPE: tl.constexpr, ACC
 @triton.jit
 def sgd_kernel(
     table_ptr, tiles_ptr, sizes_ptr, tensors, lr, momentum, share, weight_decay,
-    MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr, FIRST: tl.constexpr,
+    DECAY: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
+    FIRST: tl.constexpr,
     TYPE: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     tensor, i, mask = tile_of(tiles_ptr, sizes_ptr, BLOCK)
@@ -55,7 +56,8 @@ def sgd_kernel(
     _, g = load_from(table_ptr, 1, tensors, tensor, i, mask, TYPE, ACC)
     if MAXIMIZE:
         g = -g
-    g = g + weight_decay * p
+    if DECAY:  # 0·∞ would be NaN
+        g = g + weight_decay * p
     if MOMENTUM:
         b_at, b = load_from(table_ptr, 2, tensors, tensor, i, mask, TYPE, ACC)
         if FIRST:
@@ -73,7 +75,7 @@ def sgd_kernel(
 @triton.jit
 def adam_kernel(
     table_ptr, tiles_ptr, sizes_ptr, tensors, step_size, root_correction, beta1, rest1,
-    beta2, rest2, eps, decay, DECOUPLED: tl.constexpr, MAXIMIZE: tl.constexpr,
+    beta2, rest2, eps, decay, DECAY: tl.constexpr, DECOUPLED: tl.constexpr, MAXIMIZE: tl.constexpr,
     TYPE: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     tensor, i, mask = tile_of(tiles_ptr, sizes_ptr, BLOCK)
@@ -83,10 +85,11 @@ def adam_kernel(
     v_at, v = load_from(table_ptr, 3, tensors, tensor, i, mask, TYPE, ACC)
     if MAXIMIZE:
         g = -g
-    if DECOUPLED:
-        p = p * (1.0 - decay)
-    else:
-        g = g + decay * p
+    if DECAY:
+        if DECOUPLED:
+            p = p * (1.0 - decay)
+        else:
+            g = g + decay * p
     m = beta1 * m + rest1 * g
     v = beta2 * v + rest2 * g * g
     tl.store(m_at, m.to(TYPE), mask=mask)
@@ -156,7 +159,7 @@ class SgdStep(_OptimizerKernel):
         return dict(
             lr=scalar(lr, dtype), momentum=scalar(momentum, dtype),
             share=scalar(1 - dampening, dtype), weight_decay=scalar(decay, dtype),
-            MOMENTUM=buffers, NESTEROV=nesterov, MAXIMIZE=maximize, FIRST=first,
+            DECAY=decay != 0, MOMENTUM=buffers, NESTEROV=nesterov, MAXIMIZE=maximize, FIRST=first,
         )  # fmt: skip
 
     def __call__(
@@ -189,7 +192,7 @@ class AdamStep(_OptimizerKernel):
             beta1=scalar(beta1, dtype), rest1=scalar(1 - beta1, dtype),
             beta2=scalar(beta2, dtype), rest2=scalar(1 - beta2, dtype), eps=scalar(eps, dtype),
             decay=scalar(lr * decay if decoupled else decay, dtype),
-            DECOUPLED=decoupled, MAXIMIZE=maximize,
+            DECAY=decay != 0, DECOUPLED=decoupled, MAXIMIZE=maximize,
         )  # fmt: skip
 
     def __call__(

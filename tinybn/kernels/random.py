@@ -71,7 +71,12 @@ class Philox(_RandomKernel):
 
     def _arguments(self, out, seed, offset, stream):
         return dict(
-            out_ptr=out, n=out.size, seed=seed, offset=offset, stream=stream, BLOCKS=self.blocks
+            out_ptr=out,
+            n=out.size,
+            seed=np.int64(seed),
+            offset=np.int64(offset),
+            stream=stream,
+            BLOCKS=self.blocks,
         )
 
     def __call__(self, out: Array, *, seed: int, offset: int, stream: int) -> None:
@@ -88,9 +93,9 @@ class Dropout(_RandomKernel):
 
     def _arguments(self, x, y, p, seed, offset):
         return dict(
-            x_ptr=x, y_ptr=y, n=x.size, seed=seed, offset=offset, p=np.float32(p),
-            scale=scalar(0.0 if p == 1 else 1 / (1 - p), x.dtype), BLOCKS=self.blocks,
-            **accumulator(x.dtype),
+            x_ptr=x, y_ptr=y, n=x.size, seed=np.int64(seed), offset=np.int64(offset),
+            p=np.float32(p), scale=scalar(0.0 if p == 1 else 1 / (1 - p), x.dtype),
+            BLOCKS=self.blocks, **accumulator(x.dtype),
         )  # fmt: skip
 
     def __call__(self, x: Array, y: Array, *, p: float, seed: int, offset: int) -> None:

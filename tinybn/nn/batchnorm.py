@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, DTypeError, ShapeError
 from ..kernels.arrays import accumulation_dtype
 from ..tensor import Tensor, no_grad, ones, zeros
 from ..tensor.device import Device
@@ -131,19 +131,24 @@ class _BatchNorm(Module):
                 batch's statistics are used; nothing is changed then.
             DTypeError, DeviceError: for an input that does not fit.
         """
+        if not isinstance(input, Tensor):
+            raise DTypeError(f"input is {type(input).__name__}; wanted a Tensor")
         if input.ndim not in self._ndims or input.shape[1] != self.num_features:
             raise ShapeError(
                 f"{type(self).__name__}({self.num_features}) was given shape {input.shape}; "
                 f"wanted {self._wanted.replace('C', str(self.num_features))}"
             )
-        updates = self.training and not self.frozen and self.track_running_stats
+        from_batch = (self.training and not self.frozen) or self.running_mean is None
+        # track_running_stats may have been switched off since the buffers were made.
+        updates = from_batch and self.running_mean is not None and self.track_running_stats
+        given = updates or not from_batch
         result = batch_norm(
             input,
-            self.running_mean,
-            self.running_var,
+            self.running_mean if given else None,
+            self.running_var if given else None,
             self.weight,
             self.bias,
-            training=updates or self.running_mean is None,
+            training=from_batch,
             momentum=self._batch_weight() if updates else 0.0,
             eps=self.eps,
         )

@@ -27,6 +27,7 @@ _NAMES = {
     bool_: "BOOL",
 }  # fmt: skip
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_METADATA = "__metadata__"  # the format's name for it, which no tensor may have
 _STRUCTURE = "tinybn"  # the metadata key
 _SLOT = "__tensor__"  # stands for a tensor in the JSON, with its name in the file
 
@@ -45,16 +46,23 @@ def save(path: str | os.PathLike, state: Mapping[str, Any]) -> None:
     Raises:
         ArgumentError: for values that it cannot hold, or a folder that cannot be written.
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import save as serialize
 
     if not isinstance(state, Mapping):
         raise ArgumentError(f"state is {type(state).__name__}; wanted a dictionary")
-    arrays: dict[str, np.ndarray] = {}
-    structure = _flatten(state, "", arrays)
-    plain = all(isinstance(value, (Tensor, np.ndarray)) for value in state.values())
-    metadata = {"format": "np"} if plain else {_STRUCTURE: json.dumps(structure)}
     check_writable(path)
-    _write(Path(os.path.realpath(path)), serialize(arrays, metadata))  # through a link
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        structure = _flatten(state, "", arrays)
+        plain = structure == {"dict": [[name, {_SLOT: name}] for name in arrays]}
+        metadata = {"format": "np"} if plain else {_STRUCTURE: json.dumps(structure)}
+        content = serialize(arrays, metadata)
+    except ArgumentError:
+        raise
+    except (RecursionError, ValueError, SafetensorError) as error:  # a cycle, half a surrogate
+        raise ArgumentError(f"state does not fit into a checkpoint: {error}") from error
+    _write(Path(os.path.realpath(path)), content)  # through a link
 
 
 def load(path: str | os.PathLike, device: str | Device | None = None) -> dict[str, Any]:
@@ -75,8 +83,8 @@ def load(path: str | os.PathLike, device: str | Device | None = None) -> dict[st
     try:
         entries = deserialize(raw)
         length = int.from_bytes(raw[:8], "little")
-        metadata = json.loads(raw[8 : 8 + length]).get("__metadata__", {})
-    except (SafetensorError, ValueError, KeyError, OverflowError) as error:
+        metadata = json.loads(raw[8 : 8 + length]).get(_METADATA) or {}
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not a whole safetensors file: {error}") from error
     tensors = {}
     for name, entry in entries:
@@ -84,7 +92,10 @@ def load(path: str | os.PathLike, device: str | Device | None = None) -> dict[st
             raise DataError(
                 f"{path} holds {name} of dtype {entry['dtype']}; wanted one of {', '.join(_DTYPES)}"
             )
-        array = np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        try:
+            array = np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        except (ValueError, OverflowError) as error:  # more axes than NumPy has, or 0 × 2**63
+            raise DataError(f"{path} holds {name} of shape {entry['shape']}: {error}") from error
         tensors[name] = Tensor(array, device=place)
     if _STRUCTURE not in metadata:
         return tensors
@@ -92,7 +103,7 @@ def load(path: str | os.PathLike, device: str | Device | None = None) -> dict[st
         state = _unflatten(json.loads(metadata[_STRUCTURE]), tensors)
         if not isinstance(state, dict):
             raise TypeError(f"a dictionary is wanted, not {type(state).__name__}")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} has damaged metadata: {error!r}") from error
     return state
 
@@ -138,6 +149,8 @@ def _flatten(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
             raise ArgumentError(f"{name} has dtype {array.dtype}; a checkpoint cannot hold it")
         if name in arrays:
             raise ArgumentError(f"two tensors are named {name} once dictionaries are flattened")
+        if name == _METADATA:
+            raise ArgumentError(f"a tensor is named {name}, which the format keeps for itself")
         arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
         return {_SLOT: name}
     if isinstance(value, Mapping):
@@ -158,11 +171,13 @@ def _flatten(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _unflatten(value: Any, tensors: dict[str, Tensor]) -> Any:
-    if not isinstance(value, dict):
+    if value is None or isinstance(value, (bool, int, float, str)):
         return value
     ((kind, content),) = value.items()
     if kind == _SLOT:
         return tensors[content]
+    if not isinstance(content, list):
+        raise TypeError(f"a {kind} is made of {type(content).__name__}")
     if kind == "dict":
         return {key: _unflatten(item, tensors) for key, item in content}
     items = [_unflatten(item, tensors) for item in content]

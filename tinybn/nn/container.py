@@ -33,8 +33,11 @@ class _Numbered(Module):
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return type(self)(*self._values()[index])
+            return self._part(index)
         return self.__dict__[self._name(index)]
+
+    def _part(self, index: slice) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no slices")
 
     def __setitem__(self, index: int, module: Module) -> None:
         if not isinstance(module, Module):
@@ -42,8 +45,16 @@ class _Numbered(Module):
         setattr(self, self._name(index), module)
 
     def append(self, module: Module) -> Any:
-        """Add ``module`` at the end; return self."""
-        self.add_module(str(len(self)), module)
+        """Add ``module`` at the end; return self.
+
+        Its name is the number of those before it, or the next that is free.
+        """
+        if not isinstance(module, Module):
+            raise TypeError(f"an item is {type(module).__name__}; wanted a Module")
+        number = len(self)
+        while str(number) in self._module_names:
+            number += 1
+        self.add_module(str(number), module)
         return self
 
 
@@ -51,7 +62,7 @@ class Sequential(_Numbered):
     """Modules one after the other, each on the result of the one before.
 
     ``Sequential(a, b)`` or, with names of one's own, ``Sequential(OrderedDict(a=a, b=b))``.
-    An index gives a module, a slice a Sequential of some.
+    An index gives a module, a slice a Sequential of some, under the names that they have.
 
     Raises:
         TypeError: for what is no Module.
@@ -68,6 +79,10 @@ class Sequential(_Numbered):
             if not isinstance(module, Module):
                 raise TypeError(f"{name} is {type(module).__name__}; wanted a Module")
             self.add_module(name, module)
+
+    def _part(self, index: slice) -> Sequential:
+        names = list(self._module_names)[index]
+        return type(self)(OrderedDict((name, self.__dict__[name]) for name in names))
 
     def forward(self, input: Any) -> Any:
         """The last module's result."""
@@ -87,16 +102,11 @@ class ModuleList(_Numbered):
         super().__init__()
         self.extend(modules)
 
-    def __getitem__(self, index: int | slice) -> Any:
-        return (
-            ModuleList(self._values()[index]) if isinstance(index, slice)
-            else super().__getitem__(index)
-        )  # fmt: skip
+    def _part(self, index: slice) -> ModuleList:
+        return type(self)(self._values()[index])
 
     def extend(self, modules: Iterable[Module]) -> ModuleList:
         """Add all ``modules`` at the end; return self."""
-        for module in list(modules):
-            if not isinstance(module, Module):
-                raise TypeError(f"an item is {type(module).__name__}; wanted a Module")
+        for module in list(modules):  # a list first, since they may be this one's own
             self.append(module)
         return self

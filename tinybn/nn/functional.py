@@ -8,7 +8,6 @@ TypeError. Where PyTorch keeps long-deprecated arguments in the middle
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ..errors import ArgumentError, DeviceError, DTypeError, IndexOutOfRange, ShapeError
 from ..kernels.arrays import accumulation_dtype, namespace
@@ -121,7 +120,7 @@ def one_hot(target: Tensor, num_classes: int = -1) -> Tensor:
         if target.size == 0:
             raise ArgumentError("num_classes is -1 and target is empty; wanted the number")
         num_classes = int(target.data.max()) + 1
-    _check_classes(target, num_classes)
+    _check_classes(target, max(num_classes, 1))
     xp = namespace(target.data)
     hot = target.data[..., None] == xp.arange(num_classes)
     return Tensor.wrap(hot.astype(int64))
@@ -212,12 +211,14 @@ def nll_loss(
     _check_classes(where(kept, target, 0), classes)
     picked = where(kept, target, 0)
     taken = take_along_axis(input, picked.unsqueeze(axis), axis).squeeze(axis)
+    # Low-precision inputs are weighed and added up in float32, and rounded once.
     wide = accumulation_dtype(input.dtype)
-    weights = kept.astype(wide) if weight is None else where(kept, weight.detach()[picked], 0.0)
-    losses = where(kept, -taken * weights.astype(input.dtype), 0.0)
-    if reduction != "mean":
-        return _reduce(losses, reduction)
-    return losses.sum() / weights.sum().astype(input.dtype)
+    ones = kept.astype(wide)
+    weights = ones if weight is None else where(kept, weight.detach().astype(wide)[picked], ones)
+    losses = where(kept, -taken.astype(wide) * weights, ones)
+    if reduction == "mean":
+        return (losses.sum() / weights.sum()).astype(input.dtype)
+    return _reduce(losses, reduction).astype(input.dtype)
 
 
 def mse_loss(
@@ -257,7 +258,7 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """−(p_w·t·log σ(x) + (1 − t)·log(1 − σ(x))), in a form that does not overflow.
 
-    With l = 1 + (p_w − 1)·t it is (1 − t)·x + l·softplus(−x).
+    It is (1 − t)·softplus(x) + p_w·t·softplus(−x).
 
     Args:
         input: logits x, floating.
@@ -274,8 +275,10 @@ def binary_cross_entropy_with_logits(
     for name, factor in (("weight", weight), ("pos_weight", pos_weight)):
         if factor is not None:
             _check_device(input, factor, name)
-    share: Any = 1 if pos_weight is None else (pos_weight - 1) * target + 1
-    losses = (1 - target) * input + share * softplus(-input, threshold=math.inf)
+    # Each part by itself: in the usual (1 − t)·x + … a confident x cancels all digits.
+    positive = target if pos_weight is None else target * pos_weight
+    losses = (1 - target) * softplus(input, threshold=math.inf)
+    losses = losses + positive * softplus(-input, threshold=math.inf)
     if weight is not None:
         losses = losses * weight
     if losses.shape != input.shape:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
+from ..errors import ArgumentError
 from .activation import ReLU
 from .batchnorm import BatchNorm1d
 from .container import Sequential
@@ -21,7 +23,19 @@ def mlp(in_features: int = 784, hidden: Sequence[int] = (512, 512), classes: int
 
     Returns:
         A Sequential that takes [N, …] to logits [N, classes].
+
+    Raises:
+        ArgumentError: for a size that is no whole number of at least 1.
     """
+    try:
+        sizes = [operator.index(size) for size in (in_features, *hidden, classes)]
+    except TypeError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        raise ArgumentError(
+            f"mlp is given in_features {in_features!r}, hidden {hidden!r} and classes {classes!r}; "
+            "wanted whole numbers of at least 1, of hidden a sequence"
+        )
     layers: list[Module] = [Flatten()]
     for size in hidden:
         layers += [Linear(in_features, size), BatchNorm1d(size), ReLU()]

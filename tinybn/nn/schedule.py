@@ -65,18 +65,29 @@ class Schedule:
         Raises:
             StateError: if ``state`` is not such a dictionary for as many groups.
         """
-        rates = state.get("base_lrs", ())
-        if set(state) != set(self.state_dict()) or len(rates) != len(self.base_lrs):
-            raise StateError(
-                f"the schedule's state has the keys {sorted(state)}; wanted "
-                f"{sorted(self.state_dict())}, with {len(self.base_lrs)} base_lrs"
-            )
-        before, self.base_lrs = self.base_lrs, [float(rate) for rate in rates]
+        wanted = sorted(self.state_dict())
+        if not isinstance(state, dict) or sorted(state) != wanted:
+            raise StateError(f"the schedule's state is {state!r}; wanted a dict with {wanted}")
         try:
-            self._set(operator.index(state["last_epoch"]))
+            epoch = operator.index(state["last_epoch"])
+            rates = [float(rate) for rate in state["base_lrs"]]
+        except (TypeError, ValueError):
+            epoch, rates = -1, []
+        if epoch < 0 or len(rates) != len(self.base_lrs):
+            raise StateError(
+                f"the schedule's state has last_epoch {state['last_epoch']!r} and base_lrs "
+                f"{state['base_lrs']!r}; wanted a count and {len(self.base_lrs)} numbers"
+            )
+        before = self.base_lrs
+        self._rebase(rates)
+        try:
+            self._set(epoch)
         except Exception:
-            self.base_lrs = before
+            self._rebase(before)
             raise
+
+    def _rebase(self, rates: list[float]) -> None:
+        self.base_lrs = rates
 
     def _set(self, step: int) -> None:
         options = self.options_at(step)
@@ -299,13 +310,9 @@ class LinearWarmup(Schedule):
                 values["lr"] *= factor
         return options
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        before, self.after.base_lrs = self.after.base_lrs, list(state.get("base_lrs", ()))
-        try:
-            super().load_state_dict(state)
-        except Exception:
-            self.after.base_lrs = before
-            raise
+    def _rebase(self, rates: list[float]) -> None:
+        super()._rebase(rates)
+        self.after._rebase(rates)
 
 
 def _constant(step: int) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import ArgumentError
 from ..kernels.arrays import Array
 from ..tensor import Tensor, no_grad
+from ..tensor.device import use
 from .loss import CrossEntropyLoss
 from .module import Module
 from .optim import Optimizer
@@ -31,10 +32,11 @@ class Metrics:
     def add(self, loss: Tensor, logits: Tensor, target: Tensor) -> None:
         """Count one batch with its mean loss."""
         n = len(target)
-        right = (logits.data.argmax(axis=1) == target.data).sum()
-        total = loss.data.astype("float64") * n
-        if self._sums is not None:
-            right, total = self._sums[0] + right, self._sums[1] + total
+        with use(loss.device):
+            right = (logits.data.argmax(axis=1) == target.data).sum()
+            total = loss.data.astype("float64") * n
+            if self._sums is not None:
+                right, total = self._sums[0] + right, self._sums[1] + total
         self._sums = (right, total)
         self.samples += n
 
@@ -104,26 +106,33 @@ class Trainer:
         self.model.train()
         metrics, start, shown = Metrics(), time.perf_counter(), 0.0
         bar = _bar(loader, title) if self.progress and sys.stderr.isatty() else None
-        for inputs, target in loader if bar is None else bar:
-            logits = self.model(inputs)
-            loss = self.loss(logits, target)
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            if self.schedule is not None:
-                self.schedule.step()
-            metrics.add(loss, logits, target)
-            now = time.perf_counter()
-            if bar is not None and now - shown > REFRESH:
-                shown = now
-                bar.set_postfix_str(_text(*metrics.read(), metrics.samples / (now - start)))
-        mean, accuracy = metrics.read()
-        seconds = time.perf_counter() - start
-        rate = metrics.samples / seconds
-        if bar is not None:
-            bar.set_postfix_str(_text(mean, accuracy, rate))
-            bar.close()
-        elif self.progress:
+        try:
+            # Not over the bar, which would close at the end, before the epoch's own figures.
+            for inputs, target in loader:
+                logits = self.model(inputs)
+                loss = self.loss(logits, target)
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+                if self.schedule is not None:
+                    self.schedule.step()
+                metrics.add(loss, logits, target)
+                now = time.perf_counter()
+                if bar is not None and now - shown > REFRESH:
+                    shown = now
+                    text = _text(*metrics.read(), metrics.samples / (now - start))
+                    bar.set_postfix_str(text, refresh=False)
+                if bar is not None:
+                    bar.update()
+            mean, accuracy = metrics.read()
+            seconds = time.perf_counter() - start
+            rate = metrics.samples / seconds
+            if bar is not None:
+                bar.set_postfix_str(_text(mean, accuracy, rate))
+        finally:
+            if bar is not None:
+                bar.close()  # and with it its line, before any message
+        if bar is None and self.progress:
             print(f"{title}: {_text(mean, accuracy, rate)}", file=sys.stderr, flush=True)
         return {
             "loss": mean, "accuracy": accuracy, "seconds": seconds, "samples_per_second": rate,
@@ -159,5 +168,5 @@ def _bar(loader: Iterable[Any], title: str) -> Any:
     from tqdm import tqdm
 
     return tqdm(
-        loader, desc=title, bar_format="{desc} {percentage:3.0f} %|{bar:20}| {postfix} {remaining}"
+        loader, desc=title, bar_format="{desc} {percentage:3.0f} %|{bar:20}| {remaining}{postfix}"
     )

@@ -15,6 +15,7 @@ from .checks import (
     check_nchw,
     check_out,
     check_same_place,
+    check_writable,
 )
 
 
@@ -56,6 +57,8 @@ def batch_norm_statistics(
     if (running_mean is None) != (running_var is None):
         raise ArgumentError("running_mean and running_var: one is given; wanted both or neither")
     check_channels(x, running_mean=running_mean, running_var=running_var)
+    check_writable(running_mean, "running_mean")
+    check_writable(running_var, "running_var")
     if x.size // max(x.shape[1], 1) <= 1:
         raise ShapeError(
             f"x has shape {x.shape}, {x.size // max(x.shape[1], 1)} value a channel; wanted more "

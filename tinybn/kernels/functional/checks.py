@@ -56,6 +56,13 @@ def check_out(out: Array, x: Array) -> None:
             f"out has shape {getattr(out, 'shape', None)} and dtype {getattr(out, 'dtype', None)}; "
             f"wanted {x.shape} and {x.dtype}"
         )
+    check_writable(out, "out")
+
+
+def check_writable(array: Array | None, name: str) -> None:
+    """CuPy arrays always are; a NumPy array may be read-only."""
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        raise ArgumentError(f"{name} is read-only; wanted an array that can be written to")
 
 
 def check_eps(eps: float) -> None:

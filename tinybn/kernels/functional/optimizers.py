@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ..arrays import Array, contiguous
 from ..engines import implementation
-from .checks import FLOATS, place
+from .checks import FLOATS, check_writable, place
 
 
 def sgd_step(
@@ -104,8 +104,11 @@ def _check(params: Sequence[Array], **roles: Sequence[Array]) -> bool:
         # Written in place as flat memory, and read at the same offsets.
         if not param.flags.c_contiguous:
             raise ShapeError(f"param {i} of shape {param.shape} is not contiguous; wanted it so")
+        check_writable(param, f"param {i}")
         for name, arrays in roles.items():
             array = arrays[i]
+            if name != "grads":
+                check_writable(array, f"{name}[{i}]")
             if array.shape != param.shape:
                 raise ShapeError(f"{name}[{i}] has shape {array.shape}; wanted {param.shape}")
             if array.dtype != param.dtype:

@@ -48,7 +48,9 @@ class Adam(Optimizer):
 
     def _checked(self, options: Group) -> Group:
         checked: Group = {key: number(key, options[key]) for key in ("lr", "eps", "weight_decay")}
-        betas = tuple(number("a beta", beta) for beta in options["betas"])
+        given = options["betas"]
+        listed = given if isinstance(given, (tuple, list)) else ()
+        betas = tuple(number("a beta", beta) for beta in listed)
         if len(betas) != 2 or max(betas) >= 1:
             raise ArgumentError(f"betas is {options['betas']}; wanted two numbers below 1")
         checked["betas"] = betas

@@ -92,17 +92,24 @@ class Optimizer:
             What ``closure`` returned, or None.
 
         Raises:
-            ShapeError, DTypeError, DeviceError: for a gradient that does not fit its
-                parameter; nothing is updated then.
+            ShapeError, DTypeError, DeviceError, ArgumentError: for a gradient that does not
+                fit its parameter, or an option outside its range; nothing is updated then.
         """
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
         with no_grad():
-            ready = [[p for p in group["params"] if _has_grad(p)] for group in self.param_groups]
-            for group, params in zip(self.param_groups, ready):
-                self._update(group, params)
+            # All is checked before the first group is updated; options may have been changed.
+            ready = [
+                (
+                    self._checked({key: group[key] for key in self.defaults}),
+                    [param for param in group["params"] if _has_grad(param)],
+                )
+                for group in self.param_groups
+            ]
+            for options, params in ready:
+                self._update(options, params)
                 for param in params:
                     param._version.value += 1
         return loss
@@ -134,6 +141,8 @@ class Optimizer:
         if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= set(state_dict):
             raise StateError('an optimiser\'s state is a dict with "state" and "param_groups"')
         given = state_dict["param_groups"]
+        if not all(isinstance(group, dict) and "params" in group for group in given):
+            raise StateError('each of an optimiser\'s "param_groups" is a dict with "params"')
         sizes = [len(group["params"]) for group in self.param_groups]
         if [len(group["params"]) for group in given] != sizes:
             raise StateError(
@@ -173,7 +182,9 @@ class Optimizer:
         unknown = sorted(
             key
             for key, value in group.items()
-            if key not in self.defaults and key != "params" and value is not None
+            # PyTorch's schedules leave the first rate in the groups; ours keep it themselves.
+            if key not in self.defaults and key not in ("params", "initial_lr")
+            if value is not None
             if value is not False
         )
         if missing or unknown:
@@ -181,7 +192,10 @@ class Optimizer:
                 f"the state's options do not fit {type(self).__name__}: "
                 f"missing {missing}, unknown {unknown}"
             )
-        return self._checked({key: group[key] for key in self.defaults})
+        try:
+            return self._checked({key: group[key] for key in self.defaults})
+        except ArgumentError as error:
+            raise StateError(f"the state's options do not fit: {error}") from error
 
     def _arrays(self, params: list[Tensor], name: str) -> list[Array]:
         """The state called ``name`` of each parameter, made of zeros or moved as needed."""
@@ -210,10 +224,7 @@ class Optimizer:
                 f"a tensor of shape {param.shape} does not require a gradient; "
                 "wanted requires_grad=True"
             )
-        if not param.data.flags.c_contiguous:
-            raise ArgumentError(
-                f"a parameter of shape {param.shape} is not contiguous; wanted it so"
-            )
+        _check_memory(param)
 
 
 def number(name: str, value: Any, least: float = 0.0) -> float:
@@ -232,6 +243,11 @@ def number(name: str, value: Any, least: float = 0.0) -> float:
     return result
 
 
+def _check_memory(param: Tensor) -> None:
+    if not param.data.flags.c_contiguous:
+        raise ArgumentError(f"a parameter of shape {param.shape} is not contiguous; wanted it so")
+
+
 def _has_grad(param: Tensor) -> bool:
     """Whether there is a gradient to follow; raises if it does not fit the parameter."""
     grad = param.grad
@@ -241,6 +257,7 @@ def _has_grad(param: Tensor) -> bool:
         raise ShapeError(f"a gradient has shape {grad.shape}; wanted its parameter's {param.shape}")
     if grad.dtype != param.dtype:
         raise DTypeError(f"a gradient has dtype {grad.dtype}; wanted its parameter's {param.dtype}")
+    _check_memory(param)
     if grad.device != param.device:
         raise DeviceError(f"a gradient is on {grad.device}; wanted its parameter's {param.device}")
     return True
@@ -264,8 +281,17 @@ def _copied(values: dict[str, Any], param: Tensor, index: int) -> dict[str, Any]
     result: dict[str, Any] = {}
     for name, value in values.items():
         if name == "step":  # PyTorch keeps it as a 0-d tensor
-            result[name] = int(value)
+            try:
+                result[name] = int(value)
+            except (TypeError, ValueError, OverflowError):
+                result[name] = -1
+            if result[name] < 0:
+                raise StateError(f"the step of parameter {index} is {value!r}; wanted a count")
         elif value is not None:
+            if not hasattr(value, "shape"):
+                raise StateError(
+                    f"{name} of parameter {index} is {type(value).__name__}; wanted a Tensor"
+                )
             if tuple(value.shape) != param.shape:
                 raise StateError(
                     f"{name} of parameter {index} has shape {tuple(value.shape)}; "

@@ -62,12 +62,10 @@ class SGD(Optimizer):
         return {key: {**checked, **switches}[key] for key in options}
 
     def _update(self, group: Group, params: list[Tensor]) -> None:
-        options = {key: value for key, value in group.items() if key != "params"}
-
         def kind(param: Tensor) -> bool:
             return "momentum_buffer" not in self.state.get(param, {})
 
         for (device, first), members in partition(params, kind).items():
             buffers = self._arrays(members, "momentum_buffer") if group["momentum"] else None
             with use(device):
-                sgd_step(*values_and_grads(members), buffers, first_step=first, **options)
+                sgd_step(*values_and_grads(members), buffers, first_step=first, **group)

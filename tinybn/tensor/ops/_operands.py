@@ -132,6 +132,13 @@ def result_dtype(*operands: Any) -> np.dtype:
     return np.result_type(float32, *others)
 
 
+def check_tensors(**values: Any) -> None:
+    """Raise DTypeError unless each value is a Tensor; the keywords name them."""
+    for name, value in values.items():
+        if not is_tensor(value):
+            raise DTypeError(f"{name} is {type(value).__name__}; wanted a Tensor")
+
+
 def check_devices(name: str, *tensors: Tensor) -> None:
     """Raise DeviceError unless all tensors are on one device."""
     first = tensors[0].device

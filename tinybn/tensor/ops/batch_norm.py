@@ -13,6 +13,7 @@ from ...errors import ArgumentError
 from ...kernels.arrays import accumulation_dtype, namespace
 from ...kernels.functional.checks import check_channels, check_input
 from ..tape import Array, Node, Op, apply
+from ._operands import check_tensors
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -120,6 +121,9 @@ def batch_norm(
 
     Source: Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167.
     """
+    check_tensors(input=input)
+    if momentum is None:
+        raise ArgumentError("momentum is None; wanted 0 to 1 (a layer turns None into 1/k)")
     arrays = {
         "weight": None if weight is None else weight.data,
         "bias": None if bias is None else bias.data,

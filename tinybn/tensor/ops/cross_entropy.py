@@ -8,6 +8,7 @@ from ... import kernels
 from ...errors import ArgumentError, ShapeError
 from ...kernels.arrays import namespace
 from ..tape import Array, Node, Op, apply
+from ._operands import check_tensors
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -110,6 +111,7 @@ def cross_entropy(
     """
     if reduction not in REDUCTIONS:
         raise ArgumentError(f"reduction is {reduction!r}; wanted 'mean', 'sum' or 'none'")
+    check_tensors(input=input, target=target)
     shape = input.shape
     if input.ndim == 0 or target.shape != (*shape[:1], *shape[2:])[input.ndim == 1 :]:
         raise ShapeError(
