@@ -363,18 +363,33 @@ def test_where_nothing_can_be_written(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_that_is_read_only(tmp_path):
+def test_a_folder_that_is_read_only(tmp_path, monkeypatch):
     tmp_path.chmod(0o500)
     try:
-        if os.access(tmp_path, os.W_OK):
-            pytest.skip("root writes anyway")
+        if os.access(tmp_path, os.W_OK):  # root writes anyway
+            monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
         with pytest.raises(ArgumentError, match="is read-only"):
             tb.save(tmp_path / "x", {})
     finally:
         tmp_path.chmod(0o700)
 
 
-@pytest.mark.parametrize("function", ["fsync", "chmod", "replace"])
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(ArgumentError, match="is a device"):
+            tb.save(tmp_path / name, {})
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_the_longest_name_that_a_file_may_have(tmp_path):
+    tb.save(tmp_path / ("n" * 255), {"w": tb.ones(1)})
+    assert os.listdir(tmp_path) == ["n" * 255]
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch, function):
     path = tmp_path / "x"
     tb.save(path, {"w": tb.ones(1)})

@@ -217,6 +217,22 @@ def test_a_gradient_of_any_layout(engine, make):
     np.testing.assert_array_equal(*results)
 
 
+@all_engines
+def test_momentum_turned_on_later_starts_with_that_steps_gradient(engine):
+    # PyTorch 2.13 in float64: SGD(lr=0.1, dampening=0.5), momentum 0.9 from the second step on.
+    golden = [[0.999999999, -2.05, 3.2], [0.999999997, -2.025, 3.1], [0.9999999957, -2.00875, 2.81]]
+    param = parameter(device=device_of(engine))
+    optimizer = SGD([param], lr=0.1, dampening=0.5)
+    for i, (grad, want) in enumerate(zip(GRADS, golden)):
+        if i == 1:
+            optimizer.param_groups[0]["momentum"] = 0.9
+        set_grad(param, grad)
+        with engine.active():
+            optimizer.step()
+        assert ("momentum_buffer" in optimizer.state.get(param, {})) == (i > 0)
+        np.testing.assert_allclose(value(param), want, rtol=1e-6)
+
+
 @ALL
 def test_maximize_climbs(make):
     up, down = parameter(), parameter()

@@ -142,6 +142,7 @@ def test_evaluation_changes_nothing():
     trainer.evaluate(loader)
 
     def failing(logits, target):
+        assert not logits.requires_grad  # no tape
         raise KeyboardInterrupt
 
     trainer.loss = failing

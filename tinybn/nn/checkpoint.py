@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def load(path: str | os.PathLike, device: str | Device | None = None) -> dict[st
         entries = deserialize(raw)
         length = int.from_bytes(raw[:8], "little")
         metadata = json.loads(raw[8 : 8 + length]).get(_METADATA) or {}
-    except (SafetensorError, ValueError, RecursionError) as error:
+    except (SafetensorError, ValueError) as error:
         raise DataError(f"{path} is not a whole safetensors file: {error}") from error
     tensors = {}
     for name, entry in entries:
@@ -114,31 +114,27 @@ def check_writable(path: str | os.PathLike) -> None:
     folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
         raise ArgumentError(f"{path} cannot be written: there is no folder {folder}")
-    if target.is_dir():
-        raise ArgumentError(f"{path} cannot be written: it is a folder; wanted a file's name")
+    if target.exists() and not target.is_file():  # renaming would replace a device or a pipe
+        kind = "folder" if target.is_dir() else "device"
+        raise ArgumentError(f"{path} cannot be written: it is a {kind}; wanted a file's name")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ArgumentError(f"{path} cannot be written: the folder {folder} is read-only")
 
 
 def _write(target: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    # Not one of tempfile's, whose mode lets nobody else read; "x" takes no file that is there.
+    temporary = target.with_name(f".tinybn-{secrets.token_hex(8)}")
+    file = open(temporary, "xb")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's own mode is for secrets
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _flatten(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

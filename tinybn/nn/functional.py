@@ -18,7 +18,7 @@ from ..tensor.ops import matmul as _matmul
 from ..tensor.ops import softmax as _softmax
 from ..tensor.ops import unary as _unary
 from ..tensor.ops.batch_norm import batch_norm
-from ..tensor.ops.cross_entropy import REDUCTIONS
+from ..tensor.ops.cross_entropy import REDUCTIONS, check_target_shape
 from ..tensor.ops.cross_entropy import cross_entropy as _class_cross_entropy
 from ..tensor.ops.dropout import dropout
 from ..tensor.ops.index import take_along_axis
@@ -198,11 +198,7 @@ def nll_loss(
         raise DTypeError(f"input has dtype {input.dtype.name}; wanted a floating dtype")
     if target.dtype not in (int32, int64):
         raise DTypeError(f"target has dtype {target.dtype.name}; wanted int32 or int64")
-    if input.ndim == 0 or target.shape != (*input.shape[:1], *input.shape[2:])[input.ndim == 1 :]:
-        raise ShapeError(
-            f"input has shape {input.shape} and target {target.shape}; wanted [C] and [], [N, C] "
-            "and [N], or [N, C, d1, …] and [N, d1, …]"
-        )
+    check_target_shape(input, target)
     _check_device(input, target, "target")
     axis = 0 if input.ndim == 1 else 1
     classes = input.shape[axis]

@@ -81,6 +81,16 @@ def _classes_back(rows: Array, logits: Array) -> Array:
     return namespace(rows).moveaxis(rows.reshape(n, *positions, c), -1, 1)
 
 
+def check_target_shape(input: Tensor, target: Tensor) -> None:
+    """Raise ShapeError unless target has the shape of input, [C] or [N, C, …], without C."""
+    shape = input.shape
+    if input.ndim == 0 or target.shape != (*shape[:1], *shape[2:])[input.ndim == 1 :]:
+        raise ShapeError(
+            f"input has shape {shape} and target {target.shape}; wanted [C] and [], [N, C] and "
+            "[N], or [N, C, d1, …] and [N, d1, …]"
+        )
+
+
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -112,12 +122,7 @@ def cross_entropy(
     if reduction not in REDUCTIONS:
         raise ArgumentError(f"reduction is {reduction!r}; wanted 'mean', 'sum' or 'none'")
     check_tensors(input=input, target=target)
-    shape = input.shape
-    if input.ndim == 0 or target.shape != (*shape[:1], *shape[2:])[input.ndim == 1 :]:
-        raise ShapeError(
-            f"input has shape {shape} and target {target.shape}; wanted [C] and [], [N, C] and "
-            "[N], or [N, C, d1, …] and [N, d1, …]"
-        )
+    check_target_shape(input, target)
     return apply(
         CrossEntropy,
         input,
