@@ -86,6 +86,8 @@ def test_wrong_usage_is_status_2(arguments, words, capsys):
         (["--device", "tpu"], "tpu"),
         (["--save", "no/such/folder/x.safetensors"], "no/such/folder"),
         (["--batch-size", "5000"], "4000"),
+        (["--root", "."], "come with tinybn"),
+        (["--data", "mnist", "--root", "no/such/folder"], "not a folder"),
     ],
 )
 def test_an_error_is_one_line_and_status_1(arguments, words, capsys):
@@ -102,6 +104,15 @@ def test_a_broken_data_folder(tmp_path, capsys):
     arguments = ["train", "--data", "mnist", "--root", str(tmp_path), "--device", "cpu"]
     assert main(arguments) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    with subprocess.Popen(
+        [sys.executable, "-m", "tinybn.cli", "info"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait(60) == 1
 
 
 def test_info_names_versions_devices_and_engines(capsys):

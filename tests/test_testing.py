@@ -60,6 +60,19 @@ def test_a_fault_at_the_tile_s_edge_is_found_and_shrunk():
 
 
 @pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (lambda x: None, "returned nothing; wanted 2 results"),
+        (lambda x: x, "returned one result; wanted 2 results"),
+        (lambda x: (x,), "returned 1 results; wanted 2 results"),
+    ],
+)
+def test_missing_results_are_no_pass(kernel, words):
+    with pytest.raises(AssertionError, match=words):
+        testing.assert_matches_reference(kernel, lambda x: (x, x), testing.arrays())
+
+
+@pytest.mark.parametrize(
     ("got", "want"),
     [
         ([1.0, np.nan], [1.0, 2.0]),

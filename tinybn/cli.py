@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from . import __version__, data, nn
-from .errors import TinyBNError
+from .errors import ArgumentError, TinyBNError
 from .kernels import gpu
 from .tensor import as_device, default_device, manual_seed
 
@@ -31,7 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
+        sys.stdout.flush()
     except TinyBNError as error:
+        print(f"tinybn: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # a reader such as head has gone; Python would complain at its exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
         print(f"tinybn: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -44,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tinybn", description="Train small networks with BatchNorm, without PyTorch."
     )
+    parser.add_argument("--version", action="version", version=f"tinybn {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     train = commands.add_parser(
         "train",
@@ -54,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     train.set_defaults(run=_train)
     train.add_argument("--data", choices=DATASETS, default="digits", help="default: digits")
     train.add_argument(
-        "--root", metavar="DIR", help="folder of the IDX files; default: download to a cache"
+        "--root",
+        metavar="DIR",
+        help="folder of the IDX files, where missing ones are downloaded to; default: a cache",
     )
     train.add_argument("--model", choices=MODELS, default="mlp", help="default: mlp")
     train.add_argument("--epochs", type=_positive, default=5, metavar="N", help="default: 5")
@@ -80,14 +90,14 @@ def _natural(text: str) -> int:
 
 
 def _positive(text: str) -> int:
-    value = _natural(text)
+    value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
     return value
 
 
 def _batch_size(text: str) -> int:
-    value = _natural(text)
+    value = int(text) if text.isdecimal() else 0
     if value < 2:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a whole number from 2 up: BatchNorm has no statistics of one sample"
@@ -97,6 +107,12 @@ def _batch_size(text: str) -> int:
 
 def _train(options: argparse.Namespace) -> None:
     device = as_device(options.device)
+    if options.root is not None and options.data == "digits":
+        raise ArgumentError(
+            "--root was given for digits, which come with tinybn; wanted --data mnist"
+        )
+    if options.root is not None and not os.path.isdir(options.root):
+        raise ArgumentError(f"--root {options.root} is not a folder; wanted that of the IDX files")
     if options.save:
         nn.check_writable(options.save)  # before the training that it would lose
     manual_seed(options.seed)

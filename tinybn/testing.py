@@ -14,11 +14,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import hypothesis
+import ml_dtypes
 import numpy as np
-from hypothesis import strategies as st
 
+from .errors import MissingDependency
 from .kernels.arrays import BFLOAT16, accumulation_dtype
+
+try:
+    import hypothesis
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise MissingDependency(
+        'tinybn.testing needs hypothesis: pip install "tinybn[test]"'
+    ) from error
 
 FLOAT_DTYPES = (np.dtype("float32"), np.dtype("float64"), np.dtype("float16"), BFLOAT16)
 # Sizes where tiling goes wrong: 1, primes, powers of two and their neighbours.
@@ -167,8 +175,6 @@ def batch_norm_cases(
 
 def epsilon(dtype: Any) -> float:
     """The distance from 1 to the next number of ``dtype``."""
-    import ml_dtypes
-
     return float(ml_dtypes.finfo(np.dtype(dtype)).eps)
 
 
@@ -205,8 +211,6 @@ def assert_close(
         bound = bound + 2 * np.asarray(terms) * epsilon(accumulation_dtype(got.dtype)) * scale
         bound = bound + float(np.finfo(np.float32).tiny if got.dtype != np.float64 else 0.0)
         if got.dtype in (np.dtype("float16"), BFLOAT16):
-            import ml_dtypes
-
             bound = bound + float(ml_dtypes.finfo(got.dtype).smallest_subnormal)
         good = np.where(finite, np.abs(value - want) <= bound, _same(value, want))
     if not good.all():
@@ -258,6 +262,13 @@ def assert_matches_reference(
         expected = reference(*wide)
         results = kernel(*arguments)
         several = isinstance(expected, (tuple, list))
+        if several != isinstance(results, (tuple, list)) or (
+            several and len(results) != len(expected)
+        ):
+            raise AssertionError(
+                f"the kernel returned {_count(results)}; wanted {_count(expected)}, as the "
+                "reference does"
+            )
         longest = max((a.size for a in arguments if isinstance(a, np.ndarray)), default=1)
         described = ", ".join(
             f"{a.dtype}{list(a.shape)} strides {list(a.strides)}"
@@ -272,6 +283,12 @@ def assert_matches_reference(
             assert_close(got, want, terms=count, name=f"result {i} for ({described})")
 
     compare()
+
+
+def _count(results: Any) -> str:
+    if isinstance(results, (tuple, list)):
+        return f"{len(results)} results"
+    return "nothing" if results is None else "one result"
 
 
 def check_gradients(fn: Callable[..., Any], inputs: Sequence[Any]) -> None:

@@ -223,8 +223,10 @@ def test_read_only_running_statistics_raise_before_anything_changes(interpreted)
 def test_arguments_of_the_wrong_kind():
     with pytest.raises(TypeError, match="input is ndarray; wanted a Tensor"):
         nn.functional.batch_norm(X, None, None, training=True)
-    with pytest.raises(TypeError, match="input is ndarray; wanted a Tensor"):
+    with pytest.raises(TypeError, match="BatchNorm2d was given a NumPy array; wanted a Tensor"):
         nn.BatchNorm2d(3)(X)
+    with pytest.raises(TypeError, match="weight is ndarray; wanted a Tensor"):
+        nn.functional.batch_norm(tb.Tensor(X), None, None, np.ones(3), training=True)
     with pytest.raises(ArgumentError, match="momentum is None"):
         nn.functional.batch_norm(tb.Tensor(X), None, None, training=True, momentum=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 
@@ -11,6 +12,8 @@ import pytest
 import tinybn as tb
 from tests.tensor.tensor_cases import DTYPES, FLOATS
 from tinybn.errors import ArgumentError, DeviceError, DTypeError, ShapeError, TapeError
+from tinybn.tensor import device as device_module
+from tinybn.tensor import tape
 from tinybn.tensor.device import Device, as_device
 
 
@@ -30,6 +33,63 @@ def test_default_device():
     assert tb.zeros(2).device == "cpu" and tb.tensor([1.0]).device == "cpu"
     tb.set_default_device(None)
     assert tb.default_device().type == ("cuda" if tb.cuda_available() else "cpu")
+
+
+def test_what_is_on_another_gpu_runs_there(monkeypatch):
+    # Stands in for a second GPU: all arrays are on GPU 1 and CuPy's current one is 0.
+    current = [0]
+
+    @contextlib.contextmanager
+    def use(device):
+        current.append(device.index)
+        yield
+        current.pop()
+
+    def elsewhere(array):
+        return None if current[-1] == 1 else Device("cuda", 1)
+
+    monkeypatch.setattr(tape, "elsewhere", elsewhere)
+    monkeypatch.setattr(tape, "use", use)
+    seen = []
+
+    class Watched(tape.Op):
+        @staticmethod
+        def forward(ctx, x):
+            seen.append(current[-1])
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.append(current[-1])
+            return (grad * 2,)
+
+    x = tb.ones(2, requires_grad=True)
+    x.register_hook(lambda g: g * 1)
+    y = tape.apply(Watched, x) + x
+    y.retain_grad()
+    y.sum().backward()
+    assert seen == [1, 1] and current == [0]
+    assert x.grad.tolist() == [3, 3] and y.grad.tolist() == [1, 1]
+
+
+def test_a_second_gpu_is_noticed(monkeypatch):
+    class Memory:
+        device_id = 1
+
+    class FakeArray:
+        data = Memory()
+
+    array, asked = FakeArray(), []
+    monkeypatch.setattr(device_module.gpu, "current_device", lambda: asked.append(1) or 0)
+    monkeypatch.setattr(device_module, "_several_gpus", lambda: False)
+    assert device_module.elsewhere(array) is None and not asked  # one GPU: nothing to ask
+    monkeypatch.setattr(device_module, "_several_gpus", lambda: True)
+    assert device_module.elsewhere(array) == Device("cuda", 1)
+    assert device_module.elsewhere(np.ones(2)) is None
+    monkeypatch.setattr(device_module.gpu, "current_device", lambda: 1)
+    assert device_module.elsewhere(array) is None
+    monkeypatch.setattr(device_module.gpu, "is_cupy", lambda a: a is array)
+    assert device_module.device_of(array) is device_module.device_of(array)
 
 
 def test_to_on_the_cpu():

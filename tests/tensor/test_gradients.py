@@ -176,13 +176,25 @@ NETWORK = [
     Entry("dropout.dropout", dropped),
 ]  # fmt: skip
 
-ENTRIES = TABLE + NETWORK
+WRITES = [  # a view written in place, whose base and other views learn of it
+    Entry("inplace.arithmetic", lambda x: augmented(x), ((2, 3),)),
+]
+ENTRIES = TABLE + NETWORK + WRITES
+
+
+def augmented(x):
+    y = x * 2
+    row = y[1]
+    y[:, 1] += 10.0
+    return y, row.exp()
+
 
 # What has no gradient by nature, and what the modules offer each other rather than the user.
 NOT_DIFFERENTIABLE = {
     "elementwise.floor_divide", "elementwise.keep", "elementwise.cast",
     "reduce.argmax", "reduce.argmin", "reduce.any", "reduce.all",
-    "cross_entropy.check_target_shape", "index.is_advanced", "index.resolve", "index.write", "index.write_last", "index.check_value",
+    "cross_entropy.check_target_shape",
+    "index.is_advanced", "index.resolve", "index.write", "index.write_last", "index.check_value",
 }  # fmt: skip
 # Ops that change nothing but the device or the precision, which float64 on the CPU cannot show.
 UNREACHED = {"ToDevice", "Cast"}

@@ -43,7 +43,7 @@ def test_dlpack_shares_memory_both_ways(data, dtype, layout, wrapped):
     np.testing.assert_array_equal(x.data, array)
     if array.flags.writeable:
         back = np.from_dlpack(x)
-        assert np.shares_memory(back, array)
+        assert np.shares_memory(back, array) == (min(array.strides) >= 0)  # else a copy
         np.testing.assert_array_equal(back, array)
 
 

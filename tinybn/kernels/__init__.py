@@ -12,11 +12,11 @@ from typing import Any
 from . import functional
 from .engines import KERNELS, kernel_class
 from .functional import *  # noqa: F403
-from .launch import interpret
+from .launch import Launcher, interpret
 
 _OBJECTS = {attribute: name for name, (_, attribute) in KERNELS.items()}
 
-__all__ = [*functional.__all__, "interpret", *_OBJECTS]
+__all__ = [*functional.__all__, "Launcher", "interpret", *_OBJECTS]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,8 +10,8 @@ value, a second sums x − mean and its square around what the first found. The
 second sum corrects the first, and no large numbers are subtracted (the
 corrected two-pass algorithm of Chan, Golub and LeVeque 1983,
 doi:10.1080/00031305.1983.10483115, equations 1.7 and 2.1). Each term is
-divided by n before it is added, so that no sum overflows. In float32 the
-squares do where values are more than 1.8e19 from the mean; y is then 0.
+divided by n before it is added, so that no sum overflows where its result
+does not. In float32 a variance above 3.4e38 does; y is then 0.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def centre_and_scale(
 
 @triton.jit
 def update_running(pointer, channels, C, keep, momentum, value, ACC: tl.constexpr):
-    """running ← keep·running + momentum·value, with keep = 1 − momentum; float64 stays exact."""
+    """running ← keep·running + momentum·value, with keep = 1 − momentum, in running's precision."""
     old = tl.load(pointer + channels, mask=channels < C, other=0.0)
     if old.dtype != tl.float64:
         old = old.to(ACC)
@@ -111,10 +111,10 @@ def batch_norm_stats_kernel(
         x = tl.load(x_ptr + at, mask=mask, other=0.0).to(ACC)
         d = tl.where(mask, x - first[None, :], 0.0)
         shift += d * share
-        square += d * d
+        square += (d * share) * d
     correction = tl.sum(shift, 0)
     correction = tl.where(tl.abs(first) < float("inf"), correction, 0.0)  # ∞ stays ∞
-    mean_square = tl.sum(square, 0) / rows
+    mean_square = tl.sum(square, 0)
     # Where the squares overflowed the variance is ∞, not ∞ − ∞.
     var = tl.where(mean_square == float("inf"), mean_square, mean_square - correction * correction)
     var = tl.where(var < 0.0, 0.0, var)  # rounding; unlike maximum it keeps NaN
@@ -250,11 +250,12 @@ class BatchNormStatsForward(_BatchNormKernel):
     def _arguments(self, x, running_mean, running_var, mean, rstd, residual, eps, momentum):
         tiles = self._tiles(x)
         n = tiles["rows"]
+        running = x.dtype if running_mean is None else running_mean.dtype
         return dict(
             x_ptr=x, running_mean_ptr=running_mean, running_var_ptr=running_var, mean_ptr=mean,
             rstd_ptr=rstd, residual_ptr=residual, eps=scalar(eps, x.dtype),
             share=scalar(1 / n, x.dtype),
-            momentum=scalar(momentum, x.dtype), keep=scalar(1 - momentum, x.dtype),
+            momentum=scalar(momentum, running), keep=scalar(1 - momentum, running),
             unbias=scalar(n / (n - 1) if n > 1 else 1.0, x.dtype), **tiles,
         )  # fmt: skip
 
@@ -318,7 +319,7 @@ class BatchNormForwardInference(BatchNormNormalizeForward):
 
 
 class BatchNorm2dNchwForwardInference(BatchNormForwardInference):
-    """Inference on [N, C, H, W]; the rows of a tile run along H·W."""
+    """Inference on [N, C, H, W] in either memory layout, under the name that graphs use."""
 
 
 class BatchNormBackward(_BatchNormKernel):

@@ -75,6 +75,7 @@ class KernelObject:
             The assembly, registers, shared memory and spills.
 
         Raises:
+            ArgumentError: for another target.
             LaunchError: if Triton cannot compile it.
         """
         shape = self.example_shape if shape is None else shape

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 from collections.abc import Callable
 
+from ..errors import MissingDependency
 from . import reference
 from .arrays import Array
 from .gpu import is_cupy
@@ -38,8 +40,17 @@ KERNELS = {
 
 
 def kernel_class(name: str) -> type:
-    """The kernel object class of the op ``name``; imports its file, and Triton."""
+    """The kernel object class of the op ``name``; imports its file, and Triton.
+
+    Raises:
+        MissingDependency: where Triton is not installed.
+    """
     module, attribute = KERNELS[name]
+    if importlib.util.find_spec("triton") is None:
+        raise MissingDependency(
+            'the kernels need Triton: pip install "tinybn[test]" to interpret or compile them, '
+            '"tinybn[cuda13]" to run them on a GPU'
+        )
     return getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from ..errors import DeviceError, MissingDependency
 
+_NOTHING: contextlib.AbstractContextManager = contextlib.nullcontext()
+
 
 def cupy() -> ModuleType:
     """Import CuPy, or raise MissingDependency with the one line that installs it."""
@@ -73,7 +75,8 @@ def current_device() -> int:
 
 def on_device(index: int) -> contextlib.AbstractContextManager:
     """A context in which CuPy allocates and launches on device ``index``."""
-    return require().cuda.Device(index)
+    cuda = cupy().cuda
+    return _NOTHING if cuda.runtime.getDevice() == index else cuda.Device(index)
 
 
 def device_name(index: int = 0) -> str:
@@ -86,8 +89,3 @@ def free_memory() -> int:
     module = require()
     free, _ = module.cuda.runtime.memGetInfo()
     return free + module.get_default_memory_pool().free_bytes()
-
-
-def synchronize() -> None:
-    """Wait for all work on CuPy's current stream."""
-    require().cuda.get_current_stream().synchronize()

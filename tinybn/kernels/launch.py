@@ -1,6 +1,7 @@
 """Compile a Triton kernel, cache it, and launch it on arrays: no torch, no C compiler.
 
-The only file that knows Triton's and CuPy's internals. Triton compiles a kernel
+With gpu.py, which asks for devices, the only file that knows Triton's and
+CuPy's internals. Triton compiles a kernel
 to a cubin for a target given by name, which needs neither a GPU nor a driver;
 CuPy loads the cubin and launches it on its current stream. The launcher that
 Triton would build with gcc is not used. The same kernel runs without a GPU
@@ -26,7 +27,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..errors import ArgumentError, DeviceError, LaunchError
+from ..errors import ArgumentError, DeviceError, DTypeError, LaunchError
 from . import gpu
 from .arrays import BFLOAT16, Array
 
@@ -91,7 +92,7 @@ class Launcher:
         """Run the kernel on ``grid`` programs, on the engine that the arrays and context choose."""
         if 0 in grid:
             return
-        values = [arguments[name] for name in self.names]
+        values = self._values(arguments)
         device = next((v.data.device_id for v in values if gpu.is_cupy(v)), None)
         if device is None:
             _interpret(self.fn, self.names, self.constexprs, grid, values)
@@ -102,6 +103,16 @@ class Launcher:
             function, shared, scratch = loaded or self._load(device, kinds, values, len(packed))
             x, y, z = (*grid, 1, 1)[:3]
             function((x, y, z), (self.num_warps * 32,), (*packed, *scratch), shared)
+
+    def _values(self, arguments: Mapping[str, Any]) -> list[Any]:
+        if len(arguments) != len(self.names) or any(n not in arguments for n in self.names):
+            missing = [name for name in self.names if name not in arguments]
+            unknown = [name for name in arguments if name not in self.names]
+            raise ArgumentError(
+                f"{self.fn.__name__} lacks the arguments {missing} and has no {unknown}; wanted "
+                f"{', '.join(self.names)}"
+            )
+        return [arguments[name] for name in self.names]
 
     def _describe(self, values: Sequence[Any], device: int | None) -> tuple[tuple, list]:
         """What of the arguments changes the code, and what the compiled entry is passed."""
@@ -130,9 +141,11 @@ class Launcher:
             arguments: as for a launch; of the arrays only dtype and alignment count.
 
         Raises:
+            ArgumentError: for a target that is not one of these, or other arguments.
+            DTypeError: for an argument that no kernel takes.
             LaunchError: if Triton cannot compile it, with Triton's reason.
         """
-        values = [arguments[name] for name in self.names]
+        values = self._values(arguments)
         kinds, _ = self._describe(values, ON_HOST)
         compiled = self._build(_target(target), kinds, values)
         if "amdgcn" in compiled.asm:
@@ -215,6 +228,9 @@ def _describe(value: Any) -> tuple[tuple, Any, int | None]:
     if kind is not None:
         return (kind, False), value, None
     on_gpu = gpu.is_cupy(value)
+    if not (on_gpu or isinstance(value, np.ndarray)) or value.dtype not in _POINTER_TYPES:
+        given = getattr(value, "dtype", type(value).__name__)
+        raise DTypeError(f"a kernel's argument is {given}; wanted an array, int, None or scalar")
     address = value.data.ptr if on_gpu else value.ctypes.data
     device = value.data.device_id if on_gpu else ON_HOST
     return (_POINTER_TYPES[value.dtype], address % ALIGNMENT == 0), address, device
@@ -238,7 +254,9 @@ def _target(name: str) -> Any:
         return _cuda_target(_TARGETS[name])
     if name.startswith("gfx9"):
         return GPUTarget("hip", name, 64)
-    raise ArgumentError(f"target {name!r} is not known; wanted {', '.join(_TARGETS)} or gfx9…")
+    raise ArgumentError(
+        f"target {name!r} is not known; wanted {', '.join(_TARGETS)} or an AMD name such as gfx942"
+    )
 
 
 def _entry_parameters(ptx: str) -> int:
@@ -345,13 +363,12 @@ def _as_tensor(value: Any) -> Any:
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
-    if isinstance(value, np.ndarray):
-        data, kind = np.array([value.ctypes.data], np.uint64), _POINTER_TYPES[value.dtype]
-    elif isinstance(value, int):
+    if isinstance(value, int):
         kind = _integer_type(value)
         data = np.array([value], np.int32 if kind == "i32" else np.int64)
     else:
-        data, kind = np.array([value]), _SCALAR_TYPES[type(value)]
+        (kind, _), argument, _ = _describe(value)
+        data = np.array([argument], np.uint64 if isinstance(value, np.ndarray) else None)
     dtype = tl.str_to_ty(kind, None)
     return tl.core.tensor(TensorHandle(data, dtype), dtype)
 

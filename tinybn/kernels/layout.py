@@ -7,6 +7,7 @@ channels-last (NHWC). Anything else is made C-contiguous once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,7 +74,7 @@ class Channels:
     def of(cls, x: Array) -> Channels:
         """Read them off a dense array of two to five dimensions."""
         n, c, *spatial = x.shape
-        s = int(np.prod(spatial, dtype=np.int64))
+        s = math.prod(spatial)
         if x.flags.c_contiguous:
             strides = (c * s, s, 1)
         else:

@@ -19,7 +19,7 @@ import triton.language as tl
 from .arrays import Array, namespace
 from .common import KernelObject, accumulator, scalar
 from .gpu import is_cupy
-from .launch import Launcher, pointer
+from .launch import ON_HOST, Launcher, pointer
 
 BLOCK = 1024
 
@@ -135,7 +135,7 @@ class _OptimizerKernel(KernelObject):
             first = group[0][0]
             addresses = tuple(tuple(pointer(a) for a in role) for role in zip(*group))
             sizes = tuple(column[0].size for column in group)
-            device = first.device.id if is_cupy(first) else -1
+            device = first.data.device_id if is_cupy(first) else ON_HOST
             table, tiles, size = _tables(namespace(first), device, addresses, sizes, self.block)
             yield dtype, len(tiles), self._shared(table, tiles, size, len(group), dtype)
 

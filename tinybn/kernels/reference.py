@@ -1,10 +1,11 @@
 """The specification: every kernel's mathematics in NumPy, and the CPU engine.
 
 Plain textbook formulas in float64, rounded once at the end to the outputs'
-dtypes. The Triton kernels are held to these functions; these are held to
-finite differences and to golden values worked out elsewhere. Each writes into
-the outputs that it is given; their public forms, which check arguments and
-make the outputs, are in ``functional.py``.
+dtypes; dropout and the optimisers in the accumulation dtype. The Triton
+kernels are held to these functions; these are held to finite differences and
+to golden values worked out elsewhere. Each writes into the outputs that it is
+given; their public forms, which check arguments and make the outputs, are in
+``functional/``.
 
 BatchNorm is Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167; x is
 [N, C] or [N, C, …], and the statistics of a channel run over all other axes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..errors import ArgumentError, DTypeError, ShapeError
+from ..errors import ArgumentError, ShapeError
 from ..kernels.arrays import accumulation_dtype
 from ..tensor import Tensor, no_grad, ones, zeros
 from ..tensor.device import Device
@@ -131,8 +131,6 @@ class _BatchNorm(Module):
                 batch's statistics are used; nothing is changed then.
             DTypeError, DeviceError: for an input that does not fit.
         """
-        if not isinstance(input, Tensor):
-            raise DTypeError(f"input is {type(input).__name__}; wanted a Tensor")
         if input.ndim not in self._ndims or input.shape[1] != self.num_features:
             raise ShapeError(
                 f"{type(self).__name__}({self.num_features}) was given shape {input.shape}; "

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from ..errors import ArgumentError, DTypeError, TinyBNError
 from ..tensor import Tensor
 from ..tensor.device import Device, as_device
@@ -56,6 +58,10 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} defines no forward(…)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], np.ndarray):
+            raise DTypeError(
+                f"{type(self).__name__} was given a NumPy array; wanted a Tensor: tb.as_tensor(x)"
+            )
         result = self.forward(*args, **kwargs)
         for hook in list(self._forward_hooks):
             replaced = hook(self, args, result)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ..errors import ArgumentError, DTypeError, ShapeError
@@ -14,6 +16,7 @@ from .device import CPU, Device, array_module, as_device, use
 from .dtypes import as_dtype, bool_, float32, int64, is_float
 from .interchange import from_dlpack, move, to_array
 from .ops._operands import as_tensor as _as_operand
+from .ops._operands import check_fits
 from .random import Generator, default_generator
 from .tensor import Tensor
 
@@ -70,8 +73,14 @@ def full(
     shape: Any, fill_value: float, dtype: Any = None, device: Where = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """``fill_value`` everywhere; its dtype is that of ``tensor(fill_value)`` unless given."""
-    dtype = Tensor(fill_value, device=CPU).dtype if dtype is None else dtype
+    """``fill_value`` everywhere; its dtype is that of ``tensor(fill_value)`` unless given.
+
+    Raises:
+        ArgumentError: for an integer that does not fit into the dtype; also as :func:`zeros`.
+    """
+    dtype = Tensor(fill_value, device=CPU).dtype if dtype is None else as_dtype(dtype)
+    if isinstance(fill_value, int):
+        check_fits("full", fill_value, dtype)
     return _filled(
         (shape,), lambda xp, s, d: xp.full(s, fill_value, d), dtype, device, requires_grad
     )
@@ -95,15 +104,21 @@ def arange(
     int64 where all arguments are integers, otherwise float32.
 
     Raises:
-        ArgumentError: for a step of 0.
+        ArgumentError: for a step of 0, arguments that are no finite numbers, or integers
+            that do not fit into the dtype.
     """
     start, end = (0, start) if end is None else (start, end)
+    _check_finite("arange", start=start, end=end, step=step)
     if step == 0:
         raise ArgumentError("arange needs a step other than 0")
     whole = all(isinstance(x, (int, np.integer)) for x in (start, end, step))
     dtype = _or(int64 if whole else float32, dtype)
     # Made on the host in full precision and rounded once.
-    return _from_host(np.arange(start, end, step), dtype, device, requires_grad)
+    numbers = np.arange(start, end, step)
+    if whole and numbers.size:
+        check_fits("arange", int(numbers[0]), dtype)
+        check_fits("arange", int(numbers[-1]), dtype)
+    return _from_host(numbers, dtype, device, requires_grad)
 
 
 def linspace(
@@ -113,9 +128,11 @@ def linspace(
     """``steps`` evenly spaced numbers from start to end, both included.
 
     Raises:
-        ArgumentError: for a negative number of steps.
+        ArgumentError: for a number of steps that is negative or no integer, or ends that
+            are no finite numbers.
     """
-    if steps < 0:
+    _check_finite("linspace", start=start, end=end)
+    if (steps := _integer("linspace", "steps", steps)) < 0:
         raise ArgumentError(f"linspace needs steps of 0 or more, not {steps}")
     return _from_host(np.linspace(start, end, steps), _or(float32, dtype), device, requires_grad)
 
@@ -148,13 +165,22 @@ def randint(
     """Random integers in [low, high); ``randint(n, size=s)`` is in [0, n).
 
     Raises:
-        ArgumentError: for an empty range.
+        ArgumentError: for an empty range, ends that are no integers, or a range that the
+            dtype does not hold.
     """
     low, high = (0, low) if high is None else (low, high)
+    low, high = _integer("randint", "low", low), _integer("randint", "high", high)
+    dtype = _or(int64, dtype)
     if low >= high:
         raise ArgumentError(f"randint needs low < high, but they are {low} and {high}")
+    least, most = _range(dtype)
+    if low < least or high - 1 > most:
+        raise ArgumentError(
+            f"randint from {low} to {high - 1} does not fit into {dtype.name}, which holds "
+            f"{least} to {most}"
+        )
     numbers = _host_generator(device, generator).integers(low, high, _shape((size,)), np.int64)
-    return _from_host(numbers, _or(int64, dtype), device, False)
+    return _from_host(numbers, dtype, device, False)
 
 
 def randperm(
@@ -163,9 +189,9 @@ def randperm(
     """The numbers 0 … n − 1 in random order.
 
     Raises:
-        ArgumentError: for a negative n.
+        ArgumentError: for an n that is negative or no integer.
     """
-    if n < 0:
+    if (n := _integer("randperm", "n", n)) < 0:
         raise ArgumentError(f"randperm needs n of 0 or more, not {n}")
     order = _host_generator(device, generator).permutation(n)
     return _from_host(order, _or(int64, dtype), device, False)
@@ -206,6 +232,33 @@ def _like(x: Any, dtype: Any, device: Where) -> tuple[tuple[Any], dict[str, Any]
     x = _as_operand(x)
     options = {"dtype": x.dtype if dtype is None else dtype, "device": device or x.device}
     return (x.shape,), options
+
+
+def _integer(name: str, argument: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name} needs an integer {argument}, not {value!r}") from None
+
+
+def _check_finite(name: str, **arguments: Any) -> None:
+    for argument, value in arguments.items():
+        try:
+            finite = math.isfinite(value)
+        except (TypeError, ValueError, OverflowError):
+            finite = False
+        if not finite:
+            raise ArgumentError(f"{name} needs a finite number as {argument}, not {value!r}")
+
+
+def _range(dtype: np.dtype) -> tuple[int, int]:
+    """The least and largest whole number of a dtype, as far as int64 goes."""
+    if dtype == bool_:
+        return 0, 1
+    if is_float(dtype):
+        most = min(int(float(ml_dtypes.finfo(dtype).max)), 2**63 - 1)
+        return -most, most
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
 def _shape(given: tuple[Any, ...]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -40,7 +41,7 @@ class Device:
         return isinstance(other, Device) and (self.type, self.index) == (other.type, other.index)
 
     def __hash__(self) -> int:
-        return hash((self.type, self.index))
+        return hash(str(self))  # as the string's that it equals
 
 
 CPU = Device("cpu")
@@ -95,7 +96,29 @@ def as_device(device: str | Device | None) -> Device:
 
 def device_of(array: Any) -> Device:
     """The device that holds a NumPy or CuPy array."""
-    return Device("cuda", array.device.id) if gpu.is_cupy(array) else CPU
+    # Not array.device, which makes a CuPy Device at each call.
+    return _cuda(array.data.device_id) if gpu.is_cupy(array) else CPU
+
+
+@functools.cache
+def _cuda(index: int) -> Device:
+    return Device("cuda", index)
+
+
+@functools.cache
+def _several_gpus() -> bool:
+    return gpu.device_count() > 1
+
+
+def elsewhere(array: Any) -> Device | None:
+    """The GPU of ``array`` where CuPy's current one is another, else None.
+
+    CuPy allocates and launches on its current GPU, whatever the arrays are on.
+    """
+    if isinstance(array, np.ndarray) or not _several_gpus():
+        return None
+    index = array.data.device_id
+    return None if index == gpu.current_device() else _cuda(index)
 
 
 def array_module(device: Device) -> ModuleType:

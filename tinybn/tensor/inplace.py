@@ -2,7 +2,8 @@
 
 Without recording the memory is written directly. While recording, the new
 value is computed beside it as an ordinary differentiable operation, copied
-into the memory, and the tensor takes that operation's node as its own. Either
+into the memory, and the tensor takes that operation's node as its own; tensors
+that share the memory get nodes that read the new value (``ops/_views``). Either
 way the version counter tells nodes that saved the old value that it is gone.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, TapeError
-from ..kernels.arrays import Array, namespace
+from ..kernels.arrays import Array, accumulation_dtype, namespace
 from ..kernels.gpu import is_cupy
 from .dtypes import bool_, is_float
 from .grad_mode import is_grad_enabled
@@ -22,12 +23,14 @@ from .ops import elementwise, index
 from .ops._operands import (
     as_tensor,
     check_devices,
+    check_fits,
     is_scalar,
-    operands,
+    number_operands,
     raw,
     result_dtype,
     unbroadcast,
 )
+from .ops._views import Place, Region, Written, place_in
 from .tape import Node, Op, apply, is_tensor, shares_memory, wrap
 
 if TYPE_CHECKING:
@@ -58,7 +61,7 @@ def arithmetic(target: Tensor, name: str, ufunc: str, other: Any) -> Tensor:
         ShapeError, DeviceError: for an operand that does not fit the target.
     """
     method = f"{name}_"
-    _, other = operands(method, target, other)
+    _, other = number_operands(method, target, other)
     result = result_dtype(target, other)
     if name == "div" and not is_float(result):
         result = np.dtype("float64")
@@ -68,6 +71,9 @@ def arithmetic(target: Tensor, name: str, ufunc: str, other: Any) -> Tensor:
     if _recorded(target, other):
         function = getattr(elementwise, name)
         return _replace(target, lambda x: function(x, x if other is target else other))
+    if is_scalar(other) and accumulation_dtype(target.dtype) != target.dtype:
+        other = getattr(elementwise, name)(target, other)  # in float32, rounded once
+        return overwrite(target, method, other)
     value = _unshared(other, target)
     with np.errstate(all="ignore"):
         write = getattr(namespace(target.data), ufunc)
@@ -83,6 +89,8 @@ def overwrite(target: Tensor, name: str, value: Any) -> Tensor:
     """
     if not is_scalar(value):
         value = as_tensor(value, name, target.device).to(target.device)
+    else:
+        check_fits(name, value, target.dtype)
     _check(name, target, _dtype(value, target), np.shape(value))
     if _recorded(target, value):
         return _replace(target, lambda x: apply(Overwrite, x, value))
@@ -96,7 +104,7 @@ def overwrite(target: Tensor, name: str, value: Any) -> Tensor:
 def clamp(target: Tensor, low: Any, high: Any) -> Tensor:
     """Limit ``target`` to [low, high] in its own memory. Raises as :func:`arithmetic`."""
     bounds = [bound for bound in (low, high) if bound is not None]
-    _, *ready = operands("clamp_", target, *bounds)
+    _, *ready = number_operands("clamp_", target, *bounds)
     shapes = [np.shape(bound) for bound in ready]
     _check("clamp_", target, result_dtype(target, *ready), *shapes)
     if _recorded(target, *ready):
@@ -114,6 +122,8 @@ def setitem(target: Tensor, where: Any, value: Any) -> None:
     if not is_scalar(value):
         value = as_tensor(value, "item assignment", target.device)
         check_devices("item assignment", target, value)
+    else:
+        check_fits("item assignment", value, target.dtype)
     _check("item assignment", target, _dtype(value, target))
     resolved = index.resolve(target.data, where)
     index.check_value(target.data, resolved, value)
@@ -172,22 +182,71 @@ def _recorded(target: Tensor, *values: Any) -> bool:
 
 
 def _replace(target: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Record ``function`` of the target's old value and make its result the target's value."""
-    if target._version.viewed(target):
-        raise TapeError(
-            "a recorded write in place into memory that another tensor (a view or its base) "
-            "shares would leave that one's gradient wrong; use the out-of-place form"
-        )
-    before = wrap(target.data.copy(order="K"))  # what a node saves must outlive the write
-    before._node, before._requires_grad = target._node, target._requires_grad
+    """Record ``function`` of the target's old value and make its result the target's value.
+
+    Tensors that share the memory get new nodes too, which tell of their new values.
+    """
+    base, places = _family(target)  # raises, before anything changes
+    before = _old(target, target.data.copy(order="K"))  # what a node saves must outlive the write
     result = elementwise.cast(function(before), target.dtype)
     target.data[...] = result.data
     target._version.value += 1
-    old, new = target._node, result._node
+    if base is not target:
+        changed = apply(Written, _old(base, base.data), result, place=places.pop(id(target))[1])
+        _rehang(base, changed)
+    _rehang(target, result)
+    for view, place in places.values():
+        _rehang(view, apply(Region, base, place=place))
+    return target
+
+
+def _old(tensor: Tensor, array: Array) -> Tensor:
+    """A stand-in for ``tensor`` with its node of now."""
+    stand_in = wrap(array)
+    stand_in._node, stand_in._requires_grad = tensor._node, tensor._requires_grad
+    return stand_in
+
+
+def _rehang(tensor: Tensor, result: Tensor) -> None:
+    """Give ``tensor`` the node of ``result``."""
+    old, new = tensor._node, result._node
     if old is not None and old.retain is not None and new is not None:
         old.retain, new.retain = None, old.retain
-    target._node, target._requires_grad = new, result._requires_grad
-    return target
+    tensor._node, tensor._requires_grad = new, result._requires_grad
+
+
+def _family(target: Tensor) -> tuple[Tensor, dict[int, tuple[Tensor, Place]]]:
+    """The tensor whose memory holds that of all that share the target's, and their places in it.
+
+    Raises:
+        TapeError: if their gradients could not be kept right: one is a leaf that wants a
+            gradient, only some are recorded, or none holds the memory of all in C order.
+    """
+    others = target._version.others(target)
+    if not others:
+        return target, {}
+    if any(t.is_leaf and t.requires_grad for t in others):
+        raise TapeError(
+            "a view of a leaf that requires a gradient cannot be written in place while "
+            "operations are recorded; use no_grad() or work on x.clone()"
+        )
+    recorded = sum(t.requires_grad for t in (target, *others))
+    if 0 < recorded <= len(others) or (recorded == 0 and len(others) > 1):
+        raise TapeError(
+            "a recorded write in place into memory that another tensor shares which was made "
+            "without recording would leave that one's gradient wrong; write y[0] = y[0] + 1, "
+            "with no other view of y alive, or use the out-of-place form"
+        )
+    for base in (target, *others):
+        members = [t for t in (target, *others) if t is not base]
+        places = {id(t): (t, place_in(base.data, t.data)) for t in members}
+        if all(place is not None for _, place in places.values()):
+            return base, places  # type: ignore[return-value]
+    raise TapeError(
+        "a recorded write in place into memory that several tensors share needs one of them to "
+        "hold all of it in C order, without repeats; write y[0] = y[0] + 1, with no other view "
+        "of y alive, or use the out-of-place form"
+    )
 
 
 def _unshared(value: Any, target: Tensor) -> Any:

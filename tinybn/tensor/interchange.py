@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError
+from ..errors import ArgumentError, DTypeError, ShapeError
 from ..kernels.arrays import Array
 from ..kernels.gpu import is_cupy
 from .device import CPU, Device, array_module, default_device, device_of, use
@@ -49,6 +49,8 @@ def to_array(
         source, device = data, device or device_of(data)
     else:
         source, device = _host_array(data, wanted), device or default_device()
+    if not source.dtype.isnative:  # as files from other machines have it; no engine computes so
+        source = source.astype(source.dtype.newbyteorder("="))
     target = as_dtype(source.dtype) if wanted is None else wanted
     if source.dtype.kind not in "bifuV" or (source.dtype.kind == "V" and source.dtype != bfloat16):
         as_dtype(source.dtype)  # raises: text, objects and complex numbers are never cast
@@ -115,30 +117,47 @@ def from_dlpack(source: Any) -> Tensor:
             f"from_dlpack takes an object with __dlpack__, not {type(source).__name__}"
         )
     else:
-        kind, index = source.__dlpack_device__()
-        if kind in _DLPACK_CPU:
-            array = np.from_dlpack(source)
-        elif kind in _DLPACK_CUDA:
-            module = array_module(Device("cuda", index))
-            array = module.from_dlpack(source)
-        else:
-            raise DTypeError(
-                f"from_dlpack takes memory of the CPU or a CUDA GPU, not of DLPack device {kind}"
-            )
+        array = _imported(source)
     as_dtype(array.dtype)
     return wrap(array)
+
+
+def _imported(source: Any) -> Array:
+    kind, index = source.__dlpack_device__()
+    if kind not in _DLPACK_CPU + _DLPACK_CUDA:
+        raise DTypeError(
+            f"from_dlpack takes memory of the CPU or a CUDA GPU, not of DLPack device {kind}"
+        )
+    module = np if kind in _DLPACK_CPU else array_module(Device("cuda", index))
+    try:
+        return module.from_dlpack(source)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise DTypeError(
+            f"from_dlpack cannot take this {type(source).__name__}, such as one of a dtype that "
+            f"{module.__name__} lacks or one that requires a gradient ({error})"
+        ) from error
 
 
 def to_dlpack(array: Array, options: dict[str, Any]) -> Any:
     """The DLPack capsule of ``array``; ``options`` as for ``ndarray.__dlpack__``.
 
+    An array with an axis in reverse order is exported as a copy.
+
     Raises:
         DTypeError: for bfloat16 on the CPU, which NumPy cannot export.
+        ArgumentError: for ``copy=False`` where an axis is reversed.
     """
     if array.dtype == bfloat16 and not is_cupy(array):
         raise DTypeError(
             "NumPy cannot export bfloat16 by DLPack; export x.float(), or x.numpy().view('uint16')"
         )
+    if any(step < 0 for step in array.strides):
+        # DLPack allows negative strides, but PyTorch ends the process at the sight of one.
+        if options.get("copy") is False:
+            raise ArgumentError(
+                "a tensor with a negative stride is exported by DLPack as a copy, but copy=False"
+            )
+        array = array.copy(order="C")
     if not is_cupy(array):
         # On the CPU there is no stream to wait for; NumPy takes only None.
         options = {**options, "stream": None}

@@ -73,7 +73,8 @@ class Generator:
         Raises:
             StateError: if ``state`` is not such a dictionary.
         """
-        if set(state) != {"seed", "offset"} or int(state["offset"]) < 0:
+        keys = set(state) if isinstance(state, dict) else None
+        if keys != {"seed", "offset"} or not _is_whole(state["offset"]) or state["offset"] < 0:
             raise StateError(
                 f"a generator's state has the keys seed and offset (0 or more), not {state!r}"
             )
@@ -114,7 +115,11 @@ def manual_seed(seed: int) -> None:
             generator.manual_seed(seed)
 
 
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+
+
 def _check_seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
+    if not _is_whole(seed) or not 0 <= seed < 2**63:
         raise ArgumentError(f"a seed is an integer in [0, 2**63), not {seed!r}")
     return int(seed)

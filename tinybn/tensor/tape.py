@@ -15,6 +15,7 @@ result goes, its whole graph and the device memory behind it go at once.
 from __future__ import annotations
 
 import collections
+import contextlib
 import heapq
 import itertools
 import weakref
@@ -23,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ShapeError, TapeError
+from ..errors import DTypeError, ShapeError, TapeError
+from .device import elsewhere, use
 from .dtypes import is_float
 from .grad_mode import is_grad_enabled, no_grad
 
@@ -57,13 +59,14 @@ class Version:
         if key not in views:
             views[key] = weakref.ref(tensor, lambda _: views.pop(key, None))
 
-    def viewed(self, tensor: Tensor) -> bool:
-        """Whether a tensor other than ``tensor`` shares the memory as base or view.
+    def others(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors alive, other than ``tensor``, that share the memory as base or view.
 
-        A recorded in-place write gives ``tensor`` a new node; the other's node
-        would then tell of a value that its memory no longer has.
+        A recorded in-place write gives ``tensor`` a new node; the others' nodes
+        then tell of values that their memory no longer has.
         """
-        return any(key != id(tensor) for key in list(self._views or ()))
+        alive = [ref() for ref in list((self._views or {}).values())]
+        return [t for t in alive if t is not None and t is not tensor]
 
 
 class Node:
@@ -157,10 +160,16 @@ def apply(op: type[Op], *inputs: Any, **options: Any) -> Tensor:
     """
     recording = is_grad_enabled()
     arrays, needs = [], []
+    first = None
     for value in inputs:
         is_input = isinstance(value, _tensor_type)
         arrays.append(value.data if is_input else value)
+        if is_input and first is None:
+            first = arrays[-1]
         needs.append(is_input and recording and value._requires_grad)
+    if first is not None and (device := elsewhere(first)) is not None:
+        with use(device):
+            return apply(op, *inputs, **options)
     node = Node(op, tuple(needs))
     with np.errstate(all="ignore"):  # infinities and NaN are values here, as on the GPU
         result = _tensor_type.wrap(op.forward(node, *arrays, **options))
@@ -196,18 +205,21 @@ def run_backward(root: Node | Tensor, gradient: Array, retain_graph: bool) -> No
     """
     # Newest first: every child of a node is newer than the node, so when a
     # node is popped all contributions to its gradient have arrived. The leaves
-    # come last, so that a backward that raises has changed no gradient.
+    # come last, and every ``grad`` is written after all hooks have run, so that
+    # a backward that raises has changed no gradient.
     pending: dict[int, _Pending] = {}
     queue: list[tuple[int, Node]] = []
     leaves: dict[int, Tensor] = {}
+    finished: list[tuple[Tensor, Array, bool]] = []
     _send(root, gradient, False, pending, queue, leaves)
     with np.errstate(all="ignore"):
         while queue:
             _, node = heapq.heappop(queue)
-            _step(node, pending, queue, leaves, retain_graph)
+            _step(node, pending, queue, leaves, finished, retain_graph)
         for key, leaf in leaves.items():
-            grad, owned = _run_hooks(leaf._hooks, *pending.pop(key))
-            _accumulate(leaf, grad, owned)
+            finished.append((leaf, *_run_hooks(leaf._hooks, *pending.pop(key))))
+        for tensor, grad, owned in finished:
+            _accumulate(tensor, grad, owned)
 
 
 def _step(
@@ -215,6 +227,7 @@ def _step(
     pending: dict[int, _Pending],
     queue: list[tuple[int, Node]],
     leaves: dict[int, Tensor],
+    finished: list[tuple[Tensor, Array, bool]],
     retain_graph: bool,
 ) -> None:
     """Take the finished gradient of ``node`` and send its parts to the parents."""
@@ -223,10 +236,14 @@ def _step(
             f"backward through {node.op.__name__} a second time: its graph was freed by the "
             "first backward; call backward(retain_graph=True) to keep it"
         )
+    device = elsewhere(pending[id(node)][0])
+    if device is not None:
+        with use(device):
+            return _step(node, pending, queue, leaves, finished, retain_graph)
     grad, _ = _run_hooks(node.hooks, *pending.pop(id(node)))
     retained = node.retain() if node.retain is not None else None
     if retained is not None:
-        _accumulate(retained, grad, owned=False)
+        finished.append((retained, grad, False))
     parents = node.parents
     gradients = node.op.backward(node, grad)
     saved = {id(value) for value in node._saved}
@@ -270,37 +287,62 @@ def _send(
         else:
             leaves[key] = target
     else:
-        total, in_place = pending[key]
-        if in_place:
-            total += part
-        else:
-            total = total + part
-        pending[key] = (total, True)
+        pending[key] = (_added(*pending[key], part), True)
+
+
+def _added(total: Array, in_place: bool, part: Array) -> Array:
+    """``total + part``, in the memory of ``total`` if that is ours."""
+    device = elsewhere(total)
+    if device is not None:
+        with use(device):
+            return _added(total, in_place, part)
+    if not in_place:
+        return total + part
+    total += part
+    return total
+
+
+def _copied(array: Array) -> Array:
+    """A copy on the array's own device: CuPy's would go to the current one."""
+    device = elsewhere(array)
+    with contextlib.nullcontext() if device is None else use(device):
+        return array.copy()
 
 
 def _accumulate(tensor: Tensor, part: Array, owned: bool) -> None:
     """Add ``part`` to ``tensor.grad``."""
     if tensor.grad is None:
-        tensor.grad = _tensor_type.wrap(part if owned else part.copy())
+        tensor.grad = _tensor_type.wrap(part if owned else _copied(part))
     else:
         # Not in place: the user may hold the old gradient by another name.
-        tensor.grad = _tensor_type.wrap(tensor.grad.data + part)
+        tensor.grad = _tensor_type.wrap(_added(tensor.grad.data, False, part))
 
 
 def _run_hooks(hooks: list[Callable] | None, grad: Array, owned: bool) -> _Pending:
-    """Pass ``grad`` through the hooks; what they saw or returned is no longer ours."""
-    for hook in tuple(hooks or ()):
+    """Pass ``grad`` through the hooks, which may write into it or return another.
+
+    Raises:
+        DTypeError, ShapeError: for a result that is no Tensor or of another shape.
+    """
+    if not hooks:
+        return grad, owned
+    for hook in tuple(hooks):
+        if not owned:  # a hook that writes must change this gradient alone
+            grad, owned = _copied(grad), True
         with no_grad():
             replaced = hook(_tensor_type.wrap(grad))
-        owned = False
         if replaced is not None:
+            if not is_tensor(replaced):
+                raise DTypeError(
+                    f"a hook returned {type(replaced).__name__}; wanted a Tensor or None"
+                )
             if replaced.shape != grad.shape:
                 raise ShapeError(
                     f"a hook returned a gradient of shape {replaced.shape} where "
                     f"{grad.shape} is wanted"
                 )
-            grad = replaced.data.astype(grad.dtype, copy=False)
-    return grad, owned
+            grad, owned = replaced.data.astype(grad.dtype, copy=False), False
+    return grad, False  # the hooks may have kept what they saw
 
 
 def shares_memory(a: Array, b: Array) -> bool:

@@ -11,11 +11,11 @@ import numpy as np
 
 from ..errors import DeviceError, DTypeError, ShapeError, TapeError
 from ..kernels.arrays import Array, namespace
-from ..kernels.gpu import is_cupy
 from . import interchange
 from .device import CPU, Device, as_device, device_of, use
 from .dtypes import bool_, float32, int64, is_float
 from .methods import TensorMethods
+from .ops._views import address
 from .tape import Node, Version, is_tensor, register_tensor_type, run_backward
 
 Hook = Callable[["Tensor"], "Tensor | None"]
@@ -129,8 +129,7 @@ class Tensor(TensorMethods):
 
     def data_ptr(self) -> int:
         """The address of the first element."""
-        data = self._data
-        return data.data.ptr if is_cupy(data) else data.__array_interface__["data"][0]
+        return address(self._data)
 
     def is_contiguous(self) -> bool:
         """Whether the elements lie in memory in C order without gaps."""
@@ -188,12 +187,18 @@ class Tensor(TensorMethods):
         if gradient.device != self.device:
             raise DeviceError(f"{name} is on {gradient.device}, but the tensor on {self.device}")
 
+    def _as_gradient(self, given: Any) -> Tensor:
+        # Python's numbers have no dtype of their own; arrays have, and it must fit.
+        has_dtype = hasattr(given, "dtype") or hasattr(given, "__array__")
+        return Tensor(given, dtype=None if has_dtype else self.dtype, device=self.device)
+
     def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
         """Add to each leaf's ``grad`` the derivative of this tensor with respect to it.
 
         Args:
             gradient: the upstream gradient, of this tensor's shape, dtype and
-                device; may be left out where the tensor has one element.
+                device (Python numbers, in lists or alone, take the dtype); may be
+                left out where the tensor has one element.
             retain_graph: whether to keep the graph for another backward.
 
         Raises:
@@ -215,7 +220,7 @@ class Tensor(TensorMethods):
             with use(self.device):
                 array = namespace(self._data).ones_like(self._data)
         else:
-            given = gradient if is_tensor(gradient) else Tensor(gradient, device=self.device)
+            given = gradient if is_tensor(gradient) else self._as_gradient(gradient)
             self._check_gradient(given, "gradient")
             array = given.data
         run_backward(self if self._node is None else self._node, array, retain_graph)

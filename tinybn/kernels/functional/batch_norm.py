@@ -50,13 +50,15 @@ def batch_norm_statistics(
     """:func:`batch_norm_stats_forward` with a third result, what rounding took from the mean.
 
     mean + residual is the mean in twice the precision, so that normalising
-    values whose mean is far larger than their spread loses nothing.
+    values whose mean is far larger than their spread loses nothing. Raises as it does.
     """
     check_input(x)
     check_eps(eps)
     if (running_mean is None) != (running_var is None):
         raise ArgumentError("running_mean and running_var: one is given; wanted both or neither")
     check_channels(x, running_mean=running_mean, running_var=running_var)
+    if not 0 <= momentum <= 1:
+        raise ArgumentError(f"momentum is {momentum}; wanted 0 to 1")
     check_writable(running_mean, "running_mean")
     check_writable(running_var, "running_var")
     if x.size // max(x.shape[1], 1) <= 1:
@@ -105,10 +107,10 @@ def batch_norm_stats_forward(
 
     Source: Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167, algorithm 1.
     """
+    check_input(x)
     if out is not None:
-        wide = accumulation_dtype(x.dtype)
         for array in out:
-            check_out(array, namespace(x).empty(x.shape[1], wide))
+            check_out(array, x, x.shape[1:2], accumulation_dtype(x.dtype))
     mean, rstd, _ = batch_norm_statistics(x, running_mean, running_var, eps=eps, momentum=momentum)
     if out is None:
         return mean, rstd
@@ -145,7 +147,7 @@ def batch_norm_normalize_forward(
     check_input(x)
     check_channels(x, weight=weight, bias=bias, mean=mean, rstd=rstd, residual=residual)
     if out is not None:
-        check_out(out, x)
+        check_out(out, x, x.shape, x.dtype)
     x = layout.dense(x)
     y = _result_like(x, out)
     columns = [_contiguous(a) for a in (weight, bias, mean, rstd, residual)]
@@ -197,7 +199,7 @@ def _inference(name, x, weight, bias, running_mean, running_var, eps, out):
     check_eps(eps)
     check_channels(x, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     if out is not None:
-        check_out(out, x)
+        check_out(out, x, x.shape, x.dtype)
     x = layout.dense(x)
     y = _result_like(x, out)
     columns = [_contiguous(a) for a in (weight, bias, running_mean, running_var)]
@@ -290,13 +292,14 @@ def _backward(name, dy, x, weight, columns, needs, out, **options):
         raise ShapeError(f"dy has shape {dy.shape}; wanted that of x, {x.shape}")
     check_same_place(x, dy, "dy")
     if out is not None:
-        check_out(out, x)
+        check_out(out, x, x.shape, x.dtype)
     xp = namespace(x)
     x = layout.dense(x)
     dy = layout.in_layout_of(dy, x)
     dx = _result_like(x, out, dy) if needs[0] else None
     kind = accumulation_dtype(x.dtype) if weight is None else weight.dtype
-    dweight, dbias = (xp.zeros(x.shape[1], kind) if need else None for need in needs[1:])
+    make = xp.empty if x.size else xp.zeros  # sums over nothing are 0
+    dweight, dbias = (make(x.shape[1], kind) if need else None for need in needs[1:])
     if x.size and any(needs):
         implementation(name, x)(dy, x, *columns, dx, dweight, dbias, **options)
     return None if dx is None else _written(dx, out), dweight, dbias

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from typing import Any
+
 import numpy as np
 
 from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
@@ -12,16 +15,32 @@ FLOATS = (np.dtype("float16"), BFLOAT16, np.dtype("float32"), np.dtype("float64"
 
 
 def place(array: Array) -> str:
-    return f"cuda:{array.device.id}" if is_cupy(array) else "cpu"
+    """The array's device, for a message."""
+    return f"cuda:{array.data.device_id}" if is_cupy(array) else "cpu"
+
+
+def same_place(a: Array, b: Array) -> bool:
+    """Whether two arrays are on one device."""
+    if is_cupy(a):
+        return is_cupy(b) and a.data.device_id == b.data.device_id
+    return not is_cupy(b)
+
+
+def check_array(array: Any, name: str, dtypes: Container[np.dtype], wanted: str) -> None:
+    """Raise DTypeError unless ``array`` is a NumPy or CuPy array of one of ``dtypes``."""
+    if not (isinstance(array, np.ndarray) or is_cupy(array)):
+        raise DTypeError(f"{name} is {type(array).__name__}; wanted a NumPy or CuPy array")
+    if array.dtype not in dtypes:
+        raise DTypeError(f"{name} has dtype {array.dtype}; wanted {wanted}")
+
+
+def check_float(array: Any, name: str) -> None:
+    """Raise DTypeError unless ``array`` is a NumPy or CuPy array of a floating dtype."""
+    check_array(array, name, FLOATS, "float16, bfloat16, float32 or float64")
 
 
 def check_input(x: Array, name: str = "x") -> None:
-    if not (isinstance(x, np.ndarray) or is_cupy(x)):
-        raise DTypeError(f"{name} is {type(x).__name__}; wanted a NumPy or CuPy array")
-    if x.dtype not in FLOATS:
-        raise DTypeError(
-            f"{name} has dtype {x.dtype}; wanted float16, bfloat16, float32 or float64"
-        )
+    check_float(x, name)
     if not 2 <= x.ndim <= 5:
         raise ShapeError(
             f"{name} has shape {x.shape}; wanted [N, C], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
@@ -33,10 +52,7 @@ def check_channels(x: Array, **arrays: Array | None) -> None:
     for name, array in arrays.items():
         if array is None:
             continue
-        if not (isinstance(array, np.ndarray) or is_cupy(array)):
-            raise DTypeError(f"{name} is {type(array).__name__}; wanted a NumPy or CuPy array")
-        if array.dtype not in FLOATS:
-            raise DTypeError(f"{name} has dtype {array.dtype}; wanted a floating-point dtype")
+        check_float(array, name)
         if array.shape != (x.shape[1],):
             raise ShapeError(
                 f"{name} has shape {array.shape}; wanted ({x.shape[1]},), one value for each of "
@@ -46,16 +62,16 @@ def check_channels(x: Array, **arrays: Array | None) -> None:
 
 
 def check_same_place(x: Array, array: Array, name: str) -> None:
-    if place(array) != place(x):
+    if not same_place(array, x):
         raise DeviceError(f"{name} is on {place(array)} and x on {place(x)}; wanted one device")
 
 
-def check_out(out: Array, x: Array) -> None:
-    if type(out) is not type(x) or out.shape != x.shape or out.dtype != x.dtype:
-        raise ShapeError(
-            f"out has shape {getattr(out, 'shape', None)} and dtype {getattr(out, 'dtype', None)}; "
-            f"wanted {x.shape} and {x.dtype}"
-        )
+def check_out(out: Any, x: Array, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """``out`` must be an array of this shape and dtype, where ``x`` is, and writable."""
+    check_array(out, "out", (dtype,), str(dtype))
+    check_same_place(x, out, "out")
+    if out.shape != shape:
+        raise ShapeError(f"out has shape {out.shape}; wanted {shape}")
     check_writable(out, "out")
 
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
+from ...errors import ArgumentError, IndexOutOfRange, ShapeError
 from ..arrays import Array, accumulation_dtype, contiguous, namespace
 from ..engines import implementation
-from .checks import FLOATS, check_same_place
+from .checks import check_array, check_float, check_same_place
+
+INTEGERS = (np.dtype("int32"), np.dtype("int64"))
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,15 @@ def cross_entropy_backward(
         grad: the gradient of each row's loss, [N], or [1] for all rows.
         logits, target, weight, ignore_index, label_smoothing: as forward had them.
         found: what forward returned.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, ArgumentError: for arguments that do not fit.
     """
+    check_logits(logits, target, weight, label_smoothing)
+    check_float(grad, "grad")
+    check_same_place(logits, grad, "grad")
+    if grad.shape not in ((1,), logits.shape[:1]):
+        raise ShapeError(f"grad has shape {grad.shape}; wanted {logits.shape[:1]} or (1,)")
     xp = namespace(logits)
     logits = contiguous(logits)
     dlogits = xp.empty_like(logits)
@@ -112,10 +122,8 @@ def check_logits(
     logits: Array, target: Array, weight: Array | None, label_smoothing: float
 ) -> None:
     """Raise unless logits [N, C], target [N] and weight [C] belong together."""
-    if logits.dtype not in FLOATS:
-        raise DTypeError(f"logits have dtype {logits.dtype}; wanted a floating-point dtype")
-    if target.dtype not in (np.dtype("int32"), np.dtype("int64")):
-        raise DTypeError(f"target has dtype {target.dtype}; wanted int32 or int64 class numbers")
+    check_float(logits, "logits")
+    check_array(target, "target", INTEGERS, "int32 or int64 class numbers")
     if logits.ndim != 2 or logits.shape[1] == 0 or target.shape != logits.shape[:1]:
         raise ShapeError(
             f"logits have shape {logits.shape} and target {target.shape}; wanted [N, C] and [N] "
@@ -123,8 +131,7 @@ def check_logits(
         )
     check_same_place(logits, target, "target")
     if weight is not None:
-        if weight.dtype not in FLOATS:
-            raise DTypeError(f"weight has dtype {weight.dtype}; wanted a floating-point dtype")
+        check_float(weight, "weight")
         if weight.shape != logits.shape[1:]:
             raise ShapeError(
                 f"weight has shape {weight.shape}; wanted ({logits.shape[1]},), one for each class"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from ...errors import ArgumentError, DeviceError, ShapeError
 from ..arrays import Array, contiguous
 from ..engines import implementation
-from .checks import FLOATS, check_writable, place
+from .checks import check_array, check_float, check_writable, place, same_place
 
 
 def sgd_step(
@@ -38,6 +38,8 @@ def sgd_step(
 
     Source: Sutskever et al. 2013, ICML, as PyTorch's SGD defines it.
     """
+    if buffers is None and momentum:
+        raise ArgumentError(f"momentum is {momentum} and buffers None; wanted a buffer a param")
     roles = {"grads": grads} if buffers is None else {"grads": grads, "buffers": buffers}
     if not _check(params, **roles):
         return
@@ -99,21 +101,19 @@ def _check(params: Sequence[Array], **roles: Sequence[Array]) -> bool:
         if len(arrays) != len(params):
             raise ShapeError(f"{len(arrays)} {name} for {len(params)} params; wanted one for each")
     for i, param in enumerate(params):
-        if param.dtype not in FLOATS:
-            raise DTypeError(f"param {i} has dtype {param.dtype}; wanted a floating-point dtype")
+        check_float(param, f"param {i}")
         # Written in place as flat memory, and read at the same offsets.
         if not param.flags.c_contiguous:
             raise ShapeError(f"param {i} of shape {param.shape} is not contiguous; wanted it so")
         check_writable(param, f"param {i}")
         for name, arrays in roles.items():
             array = arrays[i]
+            check_array(array, f"{name}[{i}]", (param.dtype,), str(param.dtype))
             if name != "grads":
                 check_writable(array, f"{name}[{i}]")
             if array.shape != param.shape:
                 raise ShapeError(f"{name}[{i}] has shape {array.shape}; wanted {param.shape}")
-            if array.dtype != param.dtype:
-                raise DTypeError(f"{name}[{i}] has dtype {array.dtype}; wanted {param.dtype}")
-            if place(array) != place(params[0]):
+            if not same_place(array, params[0]):
                 raise DeviceError(
                     f"{name}[{i}] is on {place(array)}; wanted {place(params[0])}, like the params"
                 )

@@ -7,6 +7,7 @@ import numpy as np
 from ...errors import ArgumentError
 from ..arrays import Array, contiguous, namespace
 from ..engines import implementation
+from .checks import check_float
 
 
 def random_words(n: int, seed: int, offset: int, stream: int, like: Array) -> Array:
@@ -18,8 +19,16 @@ def random_words(n: int, seed: int, offset: int, stream: int, like: Array) -> Ar
         stream: a small number; equal counters in different streams are independent.
         like: an array of the library and device wanted.
 
+    Raises:
+        ArgumentError: for numbers outside these.
+
     Source: Salmon et al. 2011, doi:10.1145/2063384.2063405.
     """
+    if n < 0 or offset < 0 or not 0 <= seed < 2**63:
+        raise ArgumentError(
+            f"n is {n}, offset {offset} and seed {seed}; wanted n and offset at least 0, and a "
+            "seed from 0 to 2**63 - 1"
+        )
     words = namespace(like).empty(n, np.uint32)
     if n:
         implementation("philox", like)(words, seed=seed, offset=offset, stream=stream)
@@ -40,7 +49,13 @@ def _uniform(n: int, seed: int, offset: int, stream: int, like: Array) -> Array:
 
 
 def random_uniform(out: Array, seed: int, offset: int) -> None:
-    """Fill ``out`` with numbers uniform in [0, 1); it consumes ceil(out.size/4) counters."""
+    """Fill ``out`` with numbers uniform in [0, 1); it consumes ceil(out.size/4) counters.
+
+    Raises:
+        DTypeError: unless ``out`` is a floating array.
+        ArgumentError: for a seed or offset outside :func:`random_words`'s.
+    """
+    check_float(out, "out")
     values = _uniform(out.size, seed, offset, 0, out)
     if out.dtype.itemsize < 4:
         # Rounding to few bits would reach 1: keep as many as the dtype holds.
@@ -52,8 +67,11 @@ def random_uniform(out: Array, seed: int, offset: int) -> None:
 def random_normal(out: Array, seed: int, offset: int) -> None:
     """Fill ``out`` with standard normal numbers; it consumes ceil(out.size/4) counters.
 
+    Raises as :func:`random_uniform`.
+
     Source: Box and Muller 1958, doi:10.1214/aoms/1177706645.
     """
+    check_float(out, "out")
     xp = namespace(out)
     radius = xp.sqrt(-2 * xp.log1p(-_uniform(out.size, seed, offset, 0, out)))  # log(1 − u), u < 1
     angle = (2 * np.pi) * _uniform(out.size, seed, offset, 2, out)
@@ -67,10 +85,12 @@ def dropout(x: Array, *, p: float, seed: int, offset: int) -> Array:
     consumes ceil(x.size/4) counters.
 
     Raises:
+        DTypeError: unless ``x`` is a floating array.
         ArgumentError: unless 0 ≤ p ≤ 1.
 
     Source: Srivastava et al. 2014, JMLR 15:1929.
     """
+    check_float(x, "x")
     if not 0 <= p <= 1:
         raise ArgumentError(f"p is {p}; wanted a probability from 0 to 1")
     x = contiguous(x)

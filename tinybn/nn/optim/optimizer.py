@@ -212,7 +212,9 @@ class Optimizer:
     @staticmethod
     def _check_param(param: Any) -> None:
         if not isinstance(param, Tensor):
-            raise TypeError(f"a parameter is {type(param).__name__}; wanted a Tensor")
+            raise TypeError(
+                f"a parameter is {type(param).__name__}; wanted a Tensor, as in model.parameters()"
+            )
         if not param.is_leaf:
             raise ArgumentError(
                 f"a parameter of shape {param.shape} was computed from others, and its gradient "

@@ -3,21 +3,24 @@
 A binary function takes Tensors, NumPy or CuPy arrays, lists and Python numbers.
 Python numbers are weak, as in NumPy (NEP 50): they take the dtype of the tensor
 beside them, so ``bfloat16 * 2.0`` stays bfloat16. Everything else is strong.
+Arithmetic of a half precision and a number runs in float32 (``beside_numbers``),
+as in PyTorch, so that 1e-3 is not rounded before it is used nor 1e5 infinite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import DeviceError, DTypeError, ShapeError
+from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ...kernels.arrays import accumulation_dtype
 from ...kernels.gpu import cupy, is_cupy
 from ..dtypes import bfloat16, bool_, float16, float32, float64, is_float
 from ..tape import is_tensor, wrap  # noqa: F401  (wrap is for the other files of this folder)
+from ._sums import total
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -58,11 +61,14 @@ def as_tensor(value: Operand, name: str = "the function", device: Device | None 
     return Tensor(value, device=None if is_cupy(value) else device)
 
 
-def operands(name: str, *values: Operand) -> tuple[Any, ...]:
+def operands(name: str, *values: Operand, exact: bool = False) -> tuple[Any, ...]:
     """Return what ``apply`` takes for a function of several operands, all checked.
 
     Python numbers stay as they are beside a Tensor; the rest become Tensors on
     the device of the first Tensor. With no Tensor among them all become Tensors.
+
+    Args:
+        exact: leave a float beside bfloat16 a Python float, for ``beside_numbers``.
 
     Raises:
         DTypeError: for a type or dtype that is not taken.
@@ -82,8 +88,64 @@ def operands(name: str, *values: Operand) -> tuple[Any, ...]:
         check_devices(name, *tensors)
         broadcast_shape(name, *(t.shape for t in tensors))
     if any(t.dtype == bfloat16 for t in tensors):
-        return _promote_bfloat16(ready, tensors)
+        return _promote_bfloat16(ready, tensors, exact)
     return tuple(ready)
+
+
+def number_operands(name: str, *values: Operand, exact: bool = True) -> tuple[Any, ...]:
+    """:func:`operands` of which Python numbers take the result's dtype.
+
+    Raises:
+        ArgumentError: for an integer too large for that dtype; also as :func:`operands`.
+    """
+    ready = operands(name, *values, exact=exact)
+    check_numbers(name, *ready)
+    return ready
+
+
+def check_numbers(name: str, *values: Any) -> None:
+    """Raise ArgumentError if an integer among the values does not fit the others' dtype."""
+    for value in values:
+        # Each dtype but bool, which gives int64 beside an integer, holds 31 bits.
+        if type(value) is int and not -(2**31) <= value < 2**31:
+            check_fits(name, value, result_dtype(*(v for v in values if v is not value), 0))
+
+
+def check_fits(name: str, number: Any, dtype: np.dtype) -> None:
+    """Raise ArgumentError if a Python integer is too large for ``dtype``.
+
+    A floating dtype takes all that a Python float can be; it rounds, to infinity if it must.
+    """
+    if isinstance(number, float):
+        return
+    if is_float(dtype):
+        fits = abs(number) < 2**1023
+    elif dtype == bool_:
+        fits = True  # every number is true or false
+    else:
+        fits = np.iinfo(dtype).min <= number <= np.iinfo(dtype).max
+    if not fits:
+        shown = str(number) if abs(number) < 10**30 else f"of {number.bit_length()} bits"
+        raise ArgumentError(f"{name}: the integer {shown} does not fit into {dtype.name}")
+
+
+def beside_numbers(*values: Any) -> tuple[Any, ...]:
+    """The values, but float16 and bfloat16 arrays in float32 if a Python number is among them."""
+    if not any(map(is_scalar, values)):
+        return values
+    return tuple(v if v is None or is_scalar(v) or not _is_half(v) else wide(v) for v in values)
+
+
+def _is_half(array: Array) -> bool:
+    return array.dtype.itemsize == 2  # of the seven dtypes float16 and bfloat16 alone
+
+
+def computed(function: Callable[..., Array], a: Any, b: Any) -> Array:
+    """``function(a, b)``; half precision beside a Python number in float32, rounded once."""
+    array = b if is_scalar(a) else a if is_scalar(b) else None
+    if array is None or not _is_half(array):
+        return function(a, b)
+    return narrow(function(*beside_numbers(a, b)), array)
 
 
 def _alike(first: Tensor, *others: Tensor) -> bool:
@@ -103,12 +165,14 @@ def _same_place(a: Array, b: Array) -> bool:
     return a.data.device_id == b.data.device_id
 
 
-def _promote_bfloat16(ready: Sequence[Any], tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+def _promote_bfloat16(
+    ready: Sequence[Any], tensors: Sequence[Tensor], exact: bool
+) -> tuple[Any, ...]:
     # NumPy knows no common dtype of bfloat16 and most others, nor that a
     # Python float beside it is weak; ours is the rule that float16 follows.
     common = result_dtype(*ready)
     return tuple(
-        (bfloat16.type(v) if common == bfloat16 and isinstance(v, float) else v)
+        (bfloat16.type(v) if common == bfloat16 and isinstance(v, float) and not exact else v)
         if is_scalar(v)
         else (v if v.dtype in (common, bool_) else v.astype(common))
         for v in ready
@@ -164,7 +228,7 @@ def broadcast_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 def unbroadcast(grad: Array, shape: tuple[int, ...]) -> Array:
     """Sum ``grad`` over the axes along which an input of ``shape`` was repeated.
 
-    Sums are taken in the accumulation dtype, so that a low-precision bias under
+    Sums are rounded to the accumulation dtype, so that a low-precision bias under
     a large batch gets the right gradient; the tape rounds the result once.
     """
     if grad.shape == shape:
@@ -175,8 +239,7 @@ def unbroadcast(grad: Array, shape: tuple[int, ...]) -> Array:
         for axis, size in enumerate(grad.shape)
         if axis < lead or (shape[axis - lead] == 1 and size != 1)
     )
-    total = grad.sum(axis=axes, dtype=accumulation_dtype(grad.dtype))
-    return total if total.shape == shape else total.reshape(shape)
+    return total(grad, axes).reshape(shape)
 
 
 def wide(x: Array) -> Array:

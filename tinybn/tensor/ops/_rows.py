@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...kernels.arrays import Array, accumulation_dtype, namespace
+from ...kernels.arrays import Array, namespace
+from ._sums import adder
 
 Index = tuple[Any, ...]  # ints, slices, None and integer arrays, one for every axis
 
@@ -67,14 +68,14 @@ class Rows:
 def add_rows(numbers: Array, rows: Array, height: int) -> Array:
     """A table of ``height`` rows, each the sum of those ``rows`` whose number is its own.
 
-    Added up in the accumulation dtype, in an order that depends on ``numbers``
+    Added up as wide as any sum (``_sums``), in an order that depends on ``numbers``
     alone, so that the same input gives the same bits. ``np.add.at`` adds one
     after the other. On a GPU the atomic additions of ``cupyx.scatter_add``
     come in any order; there the rows are sorted and added as pairs instead.
     """
     xp = namespace(rows)
     width = rows.shape[1]
-    wide = rows.astype(accumulation_dtype(rows.dtype), copy=False)
+    wide = rows.astype(adder(rows), copy=False)
     table = xp.zeros((height, width), wide.dtype)
     if xp is np:
         places = (numbers[:, None] * width + np.arange(width)).reshape(-1)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ... import kernels
 from ...errors import ArgumentError
-from ...kernels.arrays import accumulation_dtype, namespace
 from ...kernels.functional.checks import check_channels, check_input
 from ..tape import Array, Node, Op, apply
 from ._operands import check_tensors
@@ -46,8 +45,6 @@ class BatchNormTraining(Op):
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
         x, weight, mean, rstd, residual = ctx.saved
-        if x.size == 0:
-            return _zero_gradients(grad, weight)
         return kernels.batch_norm_backward(
             grad, x, weight, mean, rstd, residual=residual, needs=ctx.needs
         )
@@ -79,12 +76,6 @@ class BatchNormFrozen(Op):
             grad, x, weight, running_mean, running_var, eps=eps, needs=ctx.needs[:3]
         )
         return (*gradients, None, None)
-
-
-def _zero_gradients(grad: Array, weight: Array | None) -> tuple[Array, Array, Array]:
-    kind = accumulation_dtype(grad.dtype) if weight is None else weight.dtype
-    zeros = namespace(grad).zeros
-    return grad.copy(), zeros(grad.shape[1], kind), zeros(grad.shape[1], kind)
 
 
 def batch_norm(
@@ -121,7 +112,11 @@ def batch_norm(
 
     Source: Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167.
     """
-    check_tensors(input=input)
+    given = {
+        "input": input, "running_mean": running_mean, "running_var": running_var,
+        "weight": weight, "bias": bias,
+    }  # fmt: skip
+    check_tensors(**{k: v for k, v in given.items() if k == "input" or v is not None})
     if momentum is None:
         raise ArgumentError("momentum is None; wanted 0 to 1 (a layer turns None into 1/k)")
     arrays = {

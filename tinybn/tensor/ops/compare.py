@@ -9,7 +9,7 @@ import numpy as np
 from ...errors import DTypeError
 from ..dtypes import is_float
 from ..tape import wrap
-from ._operands import Operand, as_tensor, is_scalar, module_of, operands, raw
+from ._operands import Operand, as_tensor, is_scalar, module_of, number_operands, operands, raw
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -92,7 +92,7 @@ def _compare(name: str, a: Operand, b: Operand) -> Tensor:
 
 
 def _bitwise(name: str, a: Operand, b: Operand) -> Tensor:
-    a, b = operands(name, a, b)
+    a, b = number_operands(name, a, b)
     _check_integral(name, a)
     _check_integral(name, b)
     a, b = raw(a), raw(b)

@@ -42,28 +42,20 @@ class CrossEntropy(Op):
             return total.astype(logits.dtype)
         divisor = found.weight.sum()
         ctx.save(logits, target, weight, found, options, divisor)
-        # All targets ignored: 0/0 is NaN, as in PyTorch, and no reason to warn.
-        return (
-            namespace(logits)
-            .where(divisor == 0, total * float("nan"), total / _or_one(divisor))
-            .astype(logits.dtype)
-        )
+        # Where all targets are ignored it is 0/0, NaN, as in PyTorch.
+        return (total / divisor).astype(logits.dtype)
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
         logits, target, weight, found, options, divisor = ctx.saved
         share = grad.astype(found.loss.dtype)
         if divisor is not None:
-            share = share / _or_one(divisor)
+            share = share / divisor  # ignored rows get 0 all the same
         rows = _classes_last(logits)
         drows = kernels.cross_entropy_backward(
             share.reshape(-1), rows, target.reshape(-1), weight, found, **options
         )
         return _classes_back(drows, logits), None, None
-
-
-def _or_one(divisor: Array) -> Array:
-    return namespace(divisor).where(divisor == 0, 1, divisor)
 
 
 def _classes_last(logits: Array) -> Array:
@@ -121,7 +113,7 @@ def cross_entropy(
     """
     if reduction not in REDUCTIONS:
         raise ArgumentError(f"reduction is {reduction!r}; wanted 'mean', 'sum' or 'none'")
-    check_tensors(input=input, target=target)
+    check_tensors(input=input, target=target, **({} if weight is None else {"weight": weight}))
     check_target_shape(input, target)
     return apply(
         CrossEntropy,

@@ -9,6 +9,7 @@ from ...errors import ArgumentError, DTypeError
 from ..dtypes import is_float
 from ..random import default_generator
 from ..tape import Array, Node, Op, apply
+from ._operands import check_tensors
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -40,6 +41,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
     Source: Srivastava et al. 2014, JMLR 15:1929.
     """
+    check_tensors(input=input)
     if not 0 <= p <= 1:
         raise ArgumentError(f"p is {p}; wanted a probability from 0 to 1")
     if not is_float(input.dtype):

@@ -7,6 +7,7 @@ points where there is none (ties of ``maximum``, ``0 ** 0``) are PyTorch's.
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,12 @@ from ..tape import Node, Op, apply, wrap
 from ._operands import (
     Operand,
     as_tensor,
+    beside_numbers,
+    check_numbers,
+    computed,
     is_scalar,
     module_of,
+    number_operands,
     operands,
     raw,
     result_dtype,
@@ -43,7 +48,7 @@ class Add(Op):
     @staticmethod
     def forward(ctx: Node, a: Any, b: Any) -> Array:
         ctx.save(np.shape(a), np.shape(b))
-        return a + b
+        return computed(operator.add, a, b)
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> Grads:
@@ -60,7 +65,7 @@ class Sub(Op):
     @staticmethod
     def forward(ctx: Node, a: Any, b: Any) -> Array:
         ctx.save(np.shape(a), np.shape(b))
-        return a - b
+        return computed(operator.sub, a, b)
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> Grads:
@@ -78,11 +83,12 @@ class Mul(Op):
     def forward(ctx: Node, a: Any, b: Any) -> Array:
         need_a, need_b = ctx.needs
         ctx.save(a if need_b else None, b if need_a else None, np.shape(a), np.shape(b))
-        return a * b
+        return computed(operator.mul, a, b)
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> Grads:
         a, b, a_shape, b_shape = ctx.saved
+        grad, a, b = beside_numbers(grad, a, b)
         return (
             unbroadcast(grad * b, a_shape) if ctx.needs[0] else None,
             unbroadcast(grad * a, b_shape) if ctx.needs[1] else None,
@@ -95,11 +101,12 @@ class Div(Op):
     @staticmethod
     def forward(ctx: Node, a: Any, b: Any) -> Array:
         ctx.save(a if ctx.needs[1] else None, b, np.shape(a), np.shape(b))
-        return a / b
+        return computed(operator.truediv, a, b)
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> Grads:
         a, b, a_shape, b_shape = ctx.saved
+        grad, a, b = beside_numbers(grad, a, b)
         return (
             unbroadcast(grad / b, a_shape) if ctx.needs[0] else None,
             # Two divisions, since b * b may overflow where the quotient does not.
@@ -116,13 +123,13 @@ class Pow(Op):
 
     @staticmethod
     def forward(ctx: Node, a: Any, b: Any) -> Array:
-        y = a**b
+        y = computed(operator.pow, a, b)
         ctx.save(a, b, y if ctx.needs[1] else None)
         return y
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> Grads:
-        a, b, y = ctx.saved
+        grad, a, b, y = beside_numbers(grad, *ctx.saved)
         xp = namespace(grad)
         da = db = None
         if ctx.needs[0]:
@@ -146,11 +153,12 @@ class Remainder(Op):
     def forward(ctx: Node, a: Any, b: Any) -> Array:
         need_b = ctx.needs[1]
         ctx.save(a if need_b else None, b if need_b else None, np.shape(a), np.shape(b))
-        return a % b
+        return computed(operator.mod, a, b)
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> Grads:
         a, b, a_shape, b_shape = ctx.saved
+        grad, a, b = beside_numbers(grad, a, b)
         return (
             unbroadcast(grad, a_shape) if ctx.needs[0] else None,
             unbroadcast(-grad * (a // b), b_shape) if ctx.needs[1] else None,
@@ -257,7 +265,7 @@ def add(a: Operand, b: Operand) -> Tensor:
         DTypeError, DeviceError, ShapeError: as for every function of two operands, for an
             operand that is no number, tensors on two devices, shapes that do not broadcast.
     """
-    return apply(Add, *operands("add", a, b))
+    return apply(Add, *number_operands("add", a, b))
 
 
 def sub(a: Operand, b: Operand) -> Tensor:
@@ -266,7 +274,7 @@ def sub(a: Operand, b: Operand) -> Tensor:
     Raises:
         DTypeError: between booleans; also DeviceError and ShapeError as for :func:`add`.
     """
-    a, b = operands("sub", a, b)
+    a, b = number_operands("sub", a, b)
     if result_dtype(a, b) == bool_:
         raise DTypeError("sub of two bool operands is not defined; wanted numbers, or a ^ b")
     return apply(Sub, a, b)
@@ -274,24 +282,24 @@ def sub(a: Operand, b: Operand) -> Tensor:
 
 def mul(a: Operand, b: Operand) -> Tensor:
     """a · b, broadcast; for booleans the logical and. Raises as :func:`add`."""
-    return apply(Mul, *operands("mul", a, b))
+    return apply(Mul, *number_operands("mul", a, b))
 
 
 def div(a: Operand, b: Operand) -> Tensor:
     """a / b, broadcast: true division, so that integers give float64. Raises as :func:`add`."""
-    return apply(Div, *operands("div", a, b))
+    return apply(Div, *operands("div", a, b, exact=True))
 
 
 def floor_divide(a: Operand, b: Operand) -> Tensor:
     """⌊a / b⌋, broadcast, with no gradient. Raises as :func:`add`."""
-    a, b = map(raw, operands("floor_divide", a, b))
+    a, b = map(raw, number_operands("floor_divide", a, b))
     with np.errstate(all="ignore"):
-        return wrap(a // b)
+        return wrap(computed(operator.floordiv, a, b))
 
 
 def remainder(a: Operand, b: Operand) -> Tensor:
     """a modulo b with the sign of b, as Python's ``%``. Raises as :func:`add`."""
-    return apply(Remainder, *operands("remainder", a, b))
+    return apply(Remainder, *number_operands("remainder", a, b))
 
 
 def pow(a: Operand, b: Operand) -> Tensor:
@@ -304,7 +312,7 @@ def pow(a: Operand, b: Operand) -> Tensor:
         ArgumentError: for integers to a negative integer power.
         DTypeError, DeviceError, ShapeError: as for :func:`add`.
     """
-    a, b = operands("pow", a, b)
+    a, b = number_operands("pow", a, b)
     if not is_float(result_dtype(a, b)) and np.any(raw(b) < 0):
         raise ArgumentError("pow of integers to a negative integer power; wanted a floating base")
     return apply(Pow, a, b)
@@ -315,7 +323,7 @@ def maximum(a: Operand, b: Operand) -> Tensor:
 
     Raises as :func:`add`.
     """
-    return apply(Extremum, *operands("maximum", a, b), largest=True)
+    return apply(Extremum, *number_operands("maximum", a, b, exact=False), largest=True)
 
 
 def minimum(a: Operand, b: Operand) -> Tensor:
@@ -323,7 +331,7 @@ def minimum(a: Operand, b: Operand) -> Tensor:
 
     Raises as :func:`add`.
     """
-    return apply(Extremum, *operands("minimum", a, b), largest=False)
+    return apply(Extremum, *number_operands("minimum", a, b, exact=False), largest=False)
 
 
 def clip(x: Operand, min: Operand | None = None, max: Operand | None = None) -> Tensor:
@@ -338,7 +346,7 @@ def clip(x: Operand, min: Operand | None = None, max: Operand | None = None) -> 
     bounds = [bound for bound in (min, max) if bound is not None]
     if not bounds:
         raise ArgumentError("clip needs min, max or both, but neither was given")
-    x, *bounds = operands("clip", as_tensor(x, "clip"), *bounds)
+    x, *bounds = number_operands("clip", as_tensor(x, "clip"), *bounds, exact=False)
     low = None if min is None else bounds[0]
     return apply(Clip, x, low, None if max is None else bounds[-1])
 
@@ -357,6 +365,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     if is_scalar(a) and is_scalar(b):
         a = as_tensor(a, "where", condition.device)
     _, a, b = operands("where", condition, a, b)
+    check_numbers("where", a, b)
     return apply(Where, condition, a, b, dtype=result_dtype(a, b))
 
 

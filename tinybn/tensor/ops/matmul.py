@@ -16,6 +16,7 @@ from ...errors import ShapeError
 from ...kernels.arrays import BFLOAT16, accumulation_dtype, namespace
 from ..tape import Array, Node, Op, apply
 from ._operands import as_tensor, check_devices, result_dtype, unbroadcast
+from ._sums import total
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -133,8 +134,7 @@ class Linear(Op):
         if x is not None:
             grad_weight = _product(rows.T, _flat(x)).astype(grad.dtype, copy=False)
         if ctx.needs[2]:
-            total = rows.sum(axis=0, dtype=accumulation_dtype(grad.dtype))
-            grad_bias = total.astype(grad.dtype, copy=False)
+            grad_bias = total(rows, 0, dtype=grad.dtype)
         return grad_x, grad_weight, grad_bias
 
 

@@ -1,8 +1,8 @@
 """Reductions: many elements become one, over chosen axes.
 
 Axes are named as in NumPy: an int, a tuple of ints, negative from the end,
-``None`` for all of them, and ``()`` for none. Sums of float16 and bfloat16 are
-added up in float32 and rounded once, at the end.
+``None`` for all of them, and ``()`` for none. Sums are added up wide and rounded
+once, at the end (``_sums``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..dtypes import bool_, float64, int64, is_float
 from ..tape import Array, Node, Op, apply, wrap
 from ._axes import Axes, AxisLike, count, kept_shape, many_axes, one_axis, reduced_shape
 from ._operands import as_tensor, wide
+from ._sums import running_total, total
 from .shape import reshape
 
 if TYPE_CHECKING:
@@ -34,11 +35,6 @@ def _rounded(values: Array, dtype: Any) -> Array:
     return namespace(values).asarray(values).astype(dtype, copy=False)
 
 
-def _sum_dtypes(dtype: np.dtype) -> tuple[np.dtype, np.dtype]:
-    """In which dtype a sum is added up, and which it is rounded to."""
-    return (accumulation_dtype(dtype), dtype) if is_float(dtype) else (int64, int64)
-
-
 def _mean_dtype(dtype: np.dtype) -> np.dtype:
     return dtype if is_float(dtype) else float64
 
@@ -49,9 +45,8 @@ class Sum(Op):
     @staticmethod
     def forward(ctx: Node, x: Array, *, axes: Axes, keepdims: bool) -> Array:
         ctx.save(x.shape, axes)
-        adder, result = _sum_dtypes(x.dtype)
-        total = x.sum(axis=axes, dtype=adder, keepdims=True)
-        return _finish(total, x.shape, axes, keepdims, result)
+        result = x.dtype if is_float(x.dtype) else int64
+        return _finish(total(x, axes, True, result), x.shape, axes, keepdims, result)
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
@@ -79,7 +74,7 @@ class Mean(Op):
 
 def _mean(x: Array, axes: Axes) -> Array:
     """The mean of widened values, with kept axes; NaN over no elements."""
-    return x.sum(axis=axes, keepdims=True) / x.dtype.type(count(x.shape, axes))
+    return total(x, axes, True) / x.dtype.type(count(x.shape, axes))
 
 
 def _centred(x: Array, axes: Axes) -> Array:
@@ -98,7 +93,7 @@ def _centred(x: Array, axes: Axes) -> Array:
 def _variance(x: Array, axes: Axes, correction: float) -> Array:
     """Σ (x − mean)² / (n − correction) of widened values, with kept axes."""
     rest = _centred(x, axes)
-    return (rest * rest).sum(axis=axes, keepdims=True) / _freedom(x, axes, correction)
+    return total(rest * rest, axes, True) / _freedom(x, axes, correction)
 
 
 def _freedom(x: Array, axes: Axes, correction: float) -> Any:
@@ -139,7 +134,7 @@ class Std(Op):
         xp = namespace(x)
         rest = _centred(wide(x), axes)
         free = _freedom(rest, axes, correction)
-        root = xp.sqrt((rest * rest).sum(axis=axes, keepdims=True) / free)
+        root = xp.sqrt(total(rest * rest, axes, True) / free)
         slope = wide(grad).reshape(kept_shape(x.shape, axes)) / (free * root)
         slope = xp.where(root == 0, xp.zeros((), rest.dtype), slope)
         return (_rounded(rest * slope, x.dtype),)
@@ -196,18 +191,13 @@ class CumSum(Op):
     @staticmethod
     def forward(ctx: Node, x: Array, *, axis: int) -> Array:
         ctx.save(axis)
-        return _running_sum(x, axis)
+        return running_total(x, axis)
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
         (axis,) = ctx.saved
         flip = namespace(grad).flip
-        return (flip(_running_sum(flip(grad, axis), axis), axis),)
-
-
-def _running_sum(x: Array, axis: int) -> Array:
-    adder, result = _sum_dtypes(x.dtype)
-    return x.cumsum(axis=axis, dtype=adder).astype(result, copy=False)
+        return (flip(running_total(flip(grad, axis), axis), axis),)
 
 
 def sum(x: Tensor, axis: AxisLike = None, keepdims: bool = False) -> Tensor:

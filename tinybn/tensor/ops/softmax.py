@@ -18,6 +18,7 @@ from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
 from ._axes import Axes, AxisLike, count, kept_shape, many_axes, one_axis, reduced_shape
 from ._operands import as_tensor, narrow, wide
+from ._sums import total
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -35,7 +36,7 @@ class Softmax(Op):
     @staticmethod
     def forward(ctx: Node, x: Array, *, axis: int) -> Array:
         powers = namespace(x).exp(_shifted(x, axis))
-        result = narrow(powers / powers.sum(axis=axis, keepdims=True), x)
+        result = narrow(powers / total(powers, axis, True), x)
         ctx.save(result, axis)
         return result
 
@@ -43,7 +44,7 @@ class Softmax(Op):
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
         result, axis = ctx.saved
         y, dy = wide(result), wide(grad)
-        dx = y * (dy - (y * dy).sum(axis=axis, keepdims=True))
+        dx = y * (dy - total(y * dy, axis, True))
         return (narrow(dx, result),)
 
 
@@ -58,8 +59,7 @@ class LogSoftmax(Op):
     def forward(ctx: Node, x: Array, *, axis: int) -> Array:
         xp = namespace(x)
         shifted = _shifted(x, axis)
-        total = xp.exp(shifted).sum(axis=axis, keepdims=True)
-        result = narrow(shifted - xp.log(total), x)
+        result = narrow(shifted - xp.log(total(xp.exp(shifted), axis, True)), x)
         ctx.save(result, axis)
         return result
 
@@ -67,7 +67,7 @@ class LogSoftmax(Op):
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
         result, axis = ctx.saved
         y, dy = wide(result), wide(grad)
-        dx = dy - namespace(y).exp(y) * dy.sum(axis=axis, keepdims=True)
+        dx = dy - namespace(y).exp(y) * total(dy, axis, True)
         return (narrow(dx, result),)
 
 
@@ -85,7 +85,7 @@ class LogSumExp(Op):
             largest = values.max(axis=axes, keepdims=True)
             # Shifting by an infinity would make ∞ − ∞; without a shift exp gives 0 or ∞.
             largest = xp.where(xp.isinf(largest), xp.zeros((), values.dtype), largest)
-            value = largest + xp.log(xp.exp(values - largest).sum(axis=axes, keepdims=True))
+            value = largest + xp.log(total(xp.exp(values - largest), axes, True))
         value = xp.asarray(narrow(value, x))
         result = value if keepdims else value.reshape(reduced_shape(x.shape, axes))
         ctx.save(x, result, axes)
