@@ -29,6 +29,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _stream_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With TINYBN_TEST_STREAM=1 each GPU test works on a stream that waits for no other."""
+    if "gpu" not in request.keywords or os.environ.get("TINYBN_TEST_STREAM") != "1":
+        yield
+        return
+    import cupy
+
+    with cupy.cuda.Stream(non_blocking=True):
+        yield
+
+
+@pytest.fixture(autouse=True)
 def _cpu_by_default() -> Iterator[None]:
     from tinybn.tensor.device import set_default_device
 
