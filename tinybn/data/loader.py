@@ -11,8 +11,9 @@ import numpy as np
 from ..errors import ArgumentError, ShapeError
 from ..kernels import gpu
 from ..tensor import Tensor
-from ..tensor.device import CPU, Device, array_module, as_device, device_of, use
+from ..tensor.device import CPU, Device, as_device, device_of, use
 from ..tensor.dtypes import as_dtype
+from ..tensor.interchange import move
 from .dataset import Dataset
 
 # On a GPU many batches are gathered by one launch and handed out as slices of the
@@ -102,8 +103,8 @@ class DataLoader:
             )
         self.device = as_device(device)
         home = self.device if _fits(self.device, inputs, targets) else CPU
-        self._inputs, self._targets = _move(inputs, home), _move(targets, home)
-        self._table = None if table is None else _move(table, self.device)
+        self._inputs, self._targets = move(inputs, home), move(targets, home)
+        self._table = None if table is None else move(table, self.device)
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
@@ -162,20 +163,10 @@ class DataLoader:
     def _gather(self, rows: np.ndarray) -> tuple[Any, Any]:
         """Return inputs and targets of ``rows``, on the device, in new arrays."""
         with use(self.device):
-            rows = _move(rows, device_of(self._inputs))
-            inputs = _move(self._inputs.take(rows, axis=0), self.device)
-            targets = _move(self._targets.take(rows, axis=0), self.device)
+            rows = move(rows, device_of(self._inputs))
+            inputs = move(self._inputs.take(rows, axis=0), self.device)
+            targets = move(self._targets.take(rows, axis=0), self.device)
             return inputs if self._table is None else self._table.take(inputs), targets
-
-
-def _move(array: Any, device: Device) -> Any:
-    """The array itself if it is on ``device``, else its copy there."""
-    if device_of(array) == device:
-        return array
-    if device == CPU:
-        return array.get()
-    with use(device):
-        return array_module(device).asarray(array)
 
 
 def _fits(device: Device, *arrays: Any) -> bool:

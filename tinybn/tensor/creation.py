@@ -199,39 +199,45 @@ def randperm(
 
 def zeros_like(x: Any, dtype: Any = None, device: Where = None) -> Tensor:
     """Zeros of x's shape, and of its dtype and device unless given."""
-    return zeros(*_like(x, dtype, device)[0], **_like(x, dtype, device)[1])
+    shape, options = _like(x, dtype, device)
+    return zeros(shape, **options)
 
 
 def ones_like(x: Any, dtype: Any = None, device: Where = None) -> Tensor:
     """Ones of x's shape, and of its dtype and device unless given."""
-    return ones(*_like(x, dtype, device)[0], **_like(x, dtype, device)[1])
+    shape, options = _like(x, dtype, device)
+    return ones(shape, **options)
 
 
 def empty_like(x: Any, dtype: Any = None, device: Where = None) -> Tensor:
     """Unfilled memory of x's shape, and of its dtype and device unless given."""
-    return empty(*_like(x, dtype, device)[0], **_like(x, dtype, device)[1])
+    shape, options = _like(x, dtype, device)
+    return empty(shape, **options)
 
 
 def full_like(x: Any, fill_value: float, dtype: Any = None, device: Where = None) -> Tensor:
     """``fill_value`` in x's shape, and in its dtype and device unless given."""
-    (shape,), options = _like(x, dtype, device)
+    shape, options = _like(x, dtype, device)
     return full(shape, fill_value, **options)
 
 
 def rand_like(x: Any, dtype: Any = None, device: Where = None) -> Tensor:
     """:func:`rand` of x's shape, and of its dtype and device unless given."""
-    return rand(*_like(x, dtype, device)[0], **_like(x, dtype, device)[1])
+    shape, options = _like(x, dtype, device)
+    return rand(shape, **options)
 
 
 def randn_like(x: Any, dtype: Any = None, device: Where = None) -> Tensor:
     """:func:`randn` of x's shape, and of its dtype and device unless given."""
-    return randn(*_like(x, dtype, device)[0], **_like(x, dtype, device)[1])
+    shape, options = _like(x, dtype, device)
+    return randn(shape, **options)
 
 
-def _like(x: Any, dtype: Any, device: Where) -> tuple[tuple[Any], dict[str, Any]]:
+def _like(x: Any, dtype: Any, device: Where) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """x's shape, and the dtype and device of a tensor like it."""
     x = _as_operand(x)
     options = {"dtype": x.dtype if dtype is None else dtype, "device": device or x.device}
-    return (x.shape,), options
+    return x.shape, options
 
 
 def _integer(name: str, argument: str, value: Any) -> int:

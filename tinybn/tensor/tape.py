@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, TapeError
+from ..kernels.arrays import namespace
 from .device import elsewhere, use
 from .dtypes import is_float
 from .grad_mode import is_grad_enabled, no_grad
@@ -347,11 +348,8 @@ def _run_hooks(hooks: list[Callable] | None, grad: Array, owned: bool) -> _Pendi
 
 def shares_memory(a: Array, b: Array) -> bool:
     """Whether the two arrays' memory may overlap (by their bounds)."""
-    if isinstance(a, np.ndarray):
-        return isinstance(b, np.ndarray) and np.may_share_memory(a, b)
-    import cupy
-
-    return bool(cupy.may_share_memory(a, b))
+    xp = namespace(a)
+    return isinstance(b, xp.ndarray) and bool(xp.may_share_memory(a, b))
 
 
 def register_tensor_type(cls: type[Tensor]) -> None:

@@ -14,6 +14,7 @@ from .checks import (
     check_input,
     check_nchw,
     check_out,
+    check_pair,
     check_same_place,
     check_writable,
 )
@@ -54,8 +55,7 @@ def batch_norm_statistics(
     """
     check_input(x)
     check_eps(eps)
-    if (running_mean is None) != (running_var is None):
-        raise ArgumentError("running_mean and running_var: one is given; wanted both or neither")
+    check_pair(running_mean, running_var)
     check_channels(x, running_mean=running_mean, running_var=running_var)
     if not 0 <= momentum <= 1:
         raise ArgumentError(f"momentum is {momentum}; wanted 0 to 1")

@@ -75,6 +75,12 @@ def check_out(out: Any, x: Array, shape: tuple[int, ...], dtype: np.dtype) -> No
     check_writable(out, "out")
 
 
+def check_pair(running_mean: Any, running_var: Any) -> None:
+    """Running statistics come together or not at all."""
+    if (running_mean is None) != (running_var is None):
+        raise ArgumentError("running_mean and running_var: one is given; wanted both or neither")
+
+
 def check_writable(array: Array | None, name: str) -> None:
     """CuPy arrays always are; a NumPy array may be read-only."""
     if isinstance(array, np.ndarray) and not array.flags.writeable:

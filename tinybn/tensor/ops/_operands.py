@@ -19,7 +19,7 @@ from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ...kernels.arrays import accumulation_dtype
 from ...kernels.gpu import cupy, is_cupy
 from ..dtypes import bfloat16, bool_, float16, float32, float64, is_float
-from ..tape import is_tensor, wrap  # noqa: F401  (wrap is for the other files of this folder)
+from ..tape import is_tensor
 from ._sums import total
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ... import kernels
 from ...errors import ArgumentError
-from ...kernels.functional.checks import check_channels, check_input
+from ...kernels.functional.checks import check_channels, check_input, check_pair
 from ..tape import Array, Node, Op, apply
 from ._operands import check_tensors
 
@@ -112,23 +112,16 @@ def batch_norm(
 
     Source: Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167.
     """
-    given = {
-        "input": input, "running_mean": running_mean, "running_var": running_var,
-        "weight": weight, "bias": bias,
+    columns = {
+        "weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var
     }  # fmt: skip
-    check_tensors(**{k: v for k, v in given.items() if k == "input" or v is not None})
+    given = {name: column for name, column in columns.items() if column is not None}
+    check_tensors(input=input, **given)
     if momentum is None:
         raise ArgumentError("momentum is None; wanted 0 to 1 (a layer turns None into 1/k)")
-    arrays = {
-        "weight": None if weight is None else weight.data,
-        "bias": None if bias is None else bias.data,
-        "running_mean": None if running_mean is None else running_mean.data,
-        "running_var": None if running_var is None else running_var.data,
-    }
     check_input(input.data, "input")
-    check_channels(input.data, **arrays)
-    if (running_mean is None) != (running_var is None):
-        raise ArgumentError("running_mean and running_var: one is given; wanted both or neither")
+    check_channels(input.data, **{name: column.data for name, column in given.items()})
+    check_pair(running_mean, running_var)
     if not training and running_mean is not None:
         return apply(
             BatchNormFrozen, input, weight, bias, running_mean, running_var, eps=float(eps)
@@ -138,8 +131,8 @@ def batch_norm(
         input,
         weight,
         bias,
-        running_mean=arrays["running_mean"],
-        running_var=arrays["running_var"],
+        running_mean=None if running_mean is None else running_mean.data,
+        running_var=None if running_var is None else running_var.data,
         momentum=float(momentum),
         eps=float(eps),
     )

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import ShapeError
-from ...kernels.arrays import BFLOAT16, accumulation_dtype, namespace
+from ...kernels.arrays import accumulation_dtype, namespace
 from ..tape import Array, Node, Op, apply
 from ._operands import as_tensor, check_devices, result_dtype, unbroadcast
 from ._sums import total
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
-
-_LOW_PRECISION = (np.dtype("float16"), BFLOAT16)
 
 
 def _product(a: Array, b: Array) -> Array:
@@ -37,7 +35,7 @@ def _product(a: Array, b: Array) -> Array:
     dtype = result_dtype(a, b)
     one_element = a.shape[-2] == b.shape[-1] == 1
     direct = xp is not np and a.ndim == b.ndim == 2 and not one_element
-    if dtype in _LOW_PRECISION and not direct:
+    if not direct:
         dtype = accumulation_dtype(dtype)
     a, b = (_for_blas(m.astype(dtype, copy=False)) for m in (a, b))
     if a.ndim > 2 and b.ndim == 2:
