@@ -197,7 +197,9 @@ def assert_close(
     Args:
         got: the result under test; its dtype sets the bound.
         want: the expected values in float64.
+        terms: how many terms the longest sum behind an element has; may broadcast.
         scale: broadcasts to want; None for its largest finite absolute value.
+        name: what the message calls the result.
     """
     got, want = np.asarray(got), np.asarray(want, np.float64)
     if got.shape != want.shape:

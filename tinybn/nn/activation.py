@@ -21,6 +21,9 @@ class GELU(Module):
 
     Args:
         approximate: ``"none"``, or ``"tanh"`` for the paper's approximation.
+
+    Raises:
+        ArgumentError: for another.
     """
 
     def __init__(self, approximate: str = "none") -> None:
@@ -90,6 +93,9 @@ class Dropout(Module):
     """In training, 0 with probability ``p`` and x/(1 − p) otherwise; x in evaluation.
 
     Srivastava et al. 2014, JMLR 15:1929.
+
+    Raises:
+        ArgumentError: unless 0 ≤ p ≤ 1.
     """
 
     def __init__(self, p: float = 0.5) -> None:

@@ -93,12 +93,20 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 
 def softmax(input: Tensor, dim: int) -> Tensor:
-    """exp(input) over its sum along axis ``dim``."""
+    """exp(input) over its sum along axis ``dim``; of input's shape and dtype.
+
+    Raises:
+        DTypeError: for an input that is not floating.
+        IndexOutOfRange: for an axis that is not there.
+    """
     return _softmax.softmax(input, dim)
 
 
 def log_softmax(input: Tensor, dim: int) -> Tensor:
-    """log of the softmax along axis ``dim``, computed without leaving the logarithm."""
+    """log of the softmax along axis ``dim``, computed without leaving the logarithm.
+
+    Raises as :func:`softmax`.
+    """
     return _softmax.log_softmax(input, dim)
 
 

@@ -59,13 +59,21 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Uniform within ±gain·sqrt(6/(fan_in + fan_out)) (Glorot and Bengio 2010, equation 16)."""
+    """Uniform within ±gain·sqrt(6/(fan_in + fan_out)) (Glorot and Bengio 2010, equation 16).
+
+    Raises:
+        ShapeError: for fewer than two axes.
+    """
     bound = gain * math.sqrt(6 / sum(_fans(tensor)))
     return uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Normal with deviation gain·sqrt(2/(fan_in + fan_out)) (Glorot and Bengio 2010)."""
+    """Normal with deviation gain·sqrt(2/(fan_in + fan_out)) (Glorot and Bengio 2010).
+
+    Raises:
+        ShapeError: for fewer than two axes.
+    """
     return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_fans(tensor))))
 
 
@@ -78,6 +86,10 @@ def kaiming_uniform_(
         a: the negative slope of the leaky ReLU that follows.
         mode: ``"fan_in"`` keeps the variance forward, ``"fan_out"`` backward.
         nonlinearity: what follows; see :func:`calculate_gain`.
+
+    Raises:
+        ShapeError: for fewer than two axes.
+        ArgumentError: for another mode or nonlinearity.
     """
     bound = math.sqrt(3) * _kaiming(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound)
@@ -86,7 +98,7 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Normal with deviation gain/sqrt(fan); arguments as :func:`kaiming_uniform_`."""
+    """Normal with deviation gain/sqrt(fan); arguments and errors as :func:`kaiming_uniform_`."""
     return normal_(tensor, 0.0, _kaiming(tensor, a, mode, nonlinearity))
 
 

@@ -26,6 +26,9 @@ class CrossEntropyLoss(_Loss):
         weight: [C], a buffer that moves with the module, or None.
         ignore_index, reduction, label_smoothing: see
             :func:`tinybn.nn.functional.cross_entropy`.
+
+    Raises:
+        ArgumentError: for another reduction, or a label_smoothing outside 0 to 1.
     """
 
     weight: Tensor | None
@@ -63,7 +66,11 @@ class CrossEntropyLoss(_Loss):
 
 
 class NLLLoss(_Loss):
-    """Negative log-likelihood; see :func:`tinybn.nn.functional.nll_loss`."""
+    """Negative log-likelihood; see :func:`tinybn.nn.functional.nll_loss`.
+
+    Raises:
+        ArgumentError: for another reduction.
+    """
 
     weight: Tensor | None
 
@@ -82,7 +89,11 @@ class NLLLoss(_Loss):
 
 
 class MSELoss(_Loss):
-    """Mean squared error; see :func:`tinybn.nn.functional.mse_loss`."""
+    """Mean squared error; see :func:`tinybn.nn.functional.mse_loss`.
+
+    Raises:
+        ArgumentError: for another reduction.
+    """
 
     def __init__(self, *, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -93,7 +104,11 @@ class MSELoss(_Loss):
 
 
 class BCEWithLogitsLoss(_Loss):
-    """Binary cross-entropy; see :func:`tinybn.nn.functional.binary_cross_entropy_with_logits`."""
+    """Binary cross-entropy; see :func:`tinybn.nn.functional.binary_cross_entropy_with_logits`.
+
+    Raises:
+        ArgumentError: for another reduction.
+    """
 
     weight: Tensor | None
     pos_weight: Tensor | None
