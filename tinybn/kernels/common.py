@@ -6,7 +6,7 @@ Importing this file imports Triton; only the CUDA engine and the interpreter do.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .arrays import accumulation_dtype
-from .launch import Binary, Launcher
+from .launch import DEFAULT, Binary, Launcher, Options
 
 
 @triton.jit
@@ -62,6 +62,12 @@ class KernelObject:
         """Arguments of a launch on arrays of ``dtype``, the main one of ``shape``."""
         raise NotImplementedError
 
+    def launches(
+        self, dtype: np.dtype, shape: tuple[int, ...]
+    ) -> Sequence[tuple[Mapping[str, Any], Options]]:
+        """The arguments and options of each launch of a call."""
+        return [(self.example(dtype, shape), DEFAULT)]
+
     def compile(
         self, target: str, dtype: Any = np.float32, shape: tuple[int, ...] | None = None
     ) -> Binary:
@@ -72,14 +78,25 @@ class KernelObject:
             shape: the main argument's shape, which chooses tile sizes.
 
         Returns:
-            The assembly, registers, shared memory and spills.
+            The assembly, registers, shared memory and spills; where a call is several
+            launches, the assembly of all and the most of the others.
 
         Raises:
             ArgumentError: for another target.
             LaunchError: if Triton cannot compile it.
         """
         shape = self.example_shape if shape is None else shape
-        return self.launcher.compile(target, self.example(np.dtype(dtype), shape))
+        binaries = [
+            self.launcher.compile(target, arguments, options)
+            for arguments, options in self.launches(np.dtype(dtype), shape)
+        ]
+        return Binary(
+            target,
+            "\n".join(b.assembly for b in binaries),
+            max(b.registers for b in binaries),
+            max(b.shared for b in binaries),
+            max(b.spills for b in binaries),
+        )
 
 
 def power_of_two(n: int, most: int) -> int:

@@ -79,6 +79,17 @@ def on_device(index: int) -> contextlib.AbstractContextManager:
     return _NOTHING if cuda.runtime.getDevice() == index else cuda.Device(index)
 
 
+@functools.cache
+def processors(index: int) -> int:
+    """The number of multiprocessors of device ``index``."""
+    return require().cuda.runtime.getDeviceProperties(index)["multiProcessorCount"]
+
+
+def capturing(stream: Any) -> bool:
+    """Whether what is launched on CuPy's ``stream`` now goes into a graph."""
+    return cupy().cuda.runtime.streamIsCapturing(stream.ptr)
+
+
 def device_name(index: int = 0) -> str:
     """The GPU's name, such as ``NVIDIA H200``."""
     return require().cuda.runtime.getDeviceProperties(index)["name"].decode()

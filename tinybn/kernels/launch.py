@@ -42,12 +42,30 @@ _POINTER_TYPES = {
     np.dtype("bool"): "*i1",
 }
 # Scalars of a fixed type, whose value never changes the code.
-_SCALAR_TYPES = {np.float32: "fp32", np.float64: "fp64", np.int64: "i64"}
+_SCALAR_TYPES = {np.float32: "fp32", np.float64: "fp64", np.int32: "i32", np.int64: "i64"}
 _TARGETS = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
-# Registers a thread. Given no ceiling, ptxas spills a few to fit one more block.
-MAX_REGISTERS = 168
 ON_HOST = -1  # beside the numbers of the GPUs
 ALIGNMENT = 16  # bytes, or elements of an integer: what Triton needs for its widest loads
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a kernel is compiled and launched, apart from its arguments.
+
+    Attributes:
+        warps: 32 threads each, in a program.
+        registers: the most that a thread may use. Given no ceiling, ptxas
+            spills a few to fit one more program on a multiprocessor.
+        cooperative: the programs wait for each other, so all must run at once;
+            the driver refuses a launch whose programs would not fit.
+    """
+
+    warps: int = 4
+    registers: int = 168
+    cooperative: bool = False
+
+
+DEFAULT = Options()
 
 
 @dataclass(frozen=True)
@@ -78,9 +96,8 @@ class Launcher:
     a pointer that is not there; and the ``tl.constexpr`` values.
     """
 
-    def __init__(self, fn: Any, num_warps: int = 4) -> None:
+    def __init__(self, fn: Any) -> None:
         self.fn = fn
-        self.num_warps = num_warps
         code = fn.fn.__code__
         self.names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
         annotations = fn.fn.__annotations__
@@ -88,7 +105,7 @@ class Launcher:
         self._loaded: dict[tuple, tuple[Callable, int, tuple[int, ...]]] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, grid: tuple[int, ...], **arguments: Any) -> None:
+    def __call__(self, grid: tuple[int, ...], options: Options = DEFAULT, **arguments: Any) -> None:
         """Run the kernel on ``grid`` programs, on the engine that the arrays and context choose."""
         if 0 in grid:
             return
@@ -99,10 +116,15 @@ class Launcher:
             return
         kinds, packed = self._describe(values, device)
         with gpu.on_device(device):
-            loaded = self._loaded.get((device, kinds))
-            function, shared, scratch = loaded or self._load(device, kinds, values, len(packed))
+            loaded = self._loaded.get((device, options, kinds))
+            function, shared, scratch = loaded or self._load(
+                device, options, kinds, values, len(packed)
+            )
             x, y, z = (*grid, 1, 1)[:3]
-            function((x, y, z), (self.num_warps * 32,), (*packed, *scratch), shared)
+            function(
+                (x, y, z), (options.warps * 32,), (*packed, *scratch), shared,
+                enable_cooperative_groups=options.cooperative,
+            )  # fmt: skip
 
     def _values(self, arguments: Mapping[str, Any]) -> list[Any]:
         if len(arguments) != len(self.names) or any(n not in arguments for n in self.names):
@@ -133,7 +155,9 @@ class Launcher:
             kinds.append(kind)
         return tuple(kinds), packed
 
-    def compile(self, target: str, arguments: Mapping[str, Any]) -> Binary:
+    def compile(
+        self, target: str, arguments: Mapping[str, Any], options: Options = DEFAULT
+    ) -> Binary:
         """Compile for ``target`` with arguments of these types; needs no GPU.
 
         Args:
@@ -147,26 +171,29 @@ class Launcher:
         """
         values = self._values(arguments)
         kinds, _ = self._describe(values, ON_HOST)
-        compiled = self._build(_target(target), kinds, values)
+        compiled = self._build(_target(target), options, kinds, values)
         if "amdgcn" in compiled.asm:
             text = compiled.asm["amdgcn"]
             count = {k: int(v) for k, v in re.findall(r"\.(\w+_(?:spill_)?count):\s*(\d+)", text)}
-            spills = count["vgpr_spill_count"] + count["sgpr_spill_count"]
+            # Scalar registers that do not fit go to vector registers, not to memory.
+            spills = count["vgpr_spill_count"]
             return Binary(target, text, count["vgpr_count"], compiled.metadata.shared, spills)
         registers, local = _resources(compiled.asm["cubin"])
         ptx = compiled.asm["ptx"]
         return Binary(target, ptx, registers, compiled.metadata.shared, local)
 
-    def _load(self, device: int, kinds: tuple, values: Sequence[Any], arguments: int) -> tuple:
+    def _load(
+        self, device: int, options: Options, kinds: tuple, values: Sequence[Any], arguments: int
+    ) -> tuple:
         """Compile and load, once; returns the function, its shared memory and scratch pointers."""
         with self._lock:
-            if (device, kinds) in self._loaded:
-                return self._loaded[device, kinds]
+            if (device, options, kinds) in self._loaded:
+                return self._loaded[device, options, kinds]
             from cupy.cuda import Device
             from cupy.cuda.function import Module
 
             capability = int(Device(device).compute_capability)
-            compiled = self._build(_cuda_target(capability), kinds, values)
+            compiled = self._build(_cuda_target(capability), options, kinds, values)
             module = Module()
             module.load(compiled.asm["cubin"])
             function = module.get_function(compiled.metadata.name)
@@ -176,10 +203,10 @@ class Launcher:
             # After our arguments the entry takes scratch pointers, two so far;
             # we use neither, and the PTX says how many there are.
             scratch = (0,) * (_entry_parameters(compiled.asm["ptx"]) - arguments)
-            self._loaded[device, kinds] = (function, shared, scratch)
-            return self._loaded[device, kinds]
+            self._loaded[device, options, kinds] = (function, shared, scratch)
+            return self._loaded[device, options, kinds]
 
-    def _build(self, target: Any, kinds: tuple, values: Sequence[Any]) -> Any:
+    def _build(self, target: Any, options: Options, kinds: tuple, values: Sequence[Any]) -> Any:
         import triton
         from triton.compiler import ASTSource
         from triton.runtime.jit import JITFunction
@@ -199,14 +226,14 @@ class Launcher:
                 if kind[1]:
                     attributes[(i,)] = [["tt.divisibility", ALIGNMENT]]
         source = ASTSource(self.fn, signature, constants, attributes)
-        options = {
-            "num_warps": self.num_warps,
+        settings = {
+            "num_warps": options.warps,
             "enable_fp_fusion": True,  # named because Triton 3.10 flips the default
-            "maxnreg": MAX_REGISTERS,
+            "maxnreg": options.registers,
         }
         try:
             with _interpreter_lock:  # triton.language is patched while another thread interprets
-                return triton.compile(source, target=target, options=options)
+                return triton.compile(source, target=target, options=settings)
         except Exception as error:  # Triton raises many types; the caller wants one
             raise LaunchError(f"Triton could not compile {self.fn.__name__}: {error}") from error
 

@@ -29,12 +29,7 @@ def dense(x: Array) -> Array:
 
 def like(x: Array, dtype: np.dtype | None = None) -> Array:
     """An uninitialised array of ``x``'s shape in its memory order (``x`` is dense)."""
-    xp = namespace(x)
-    dtype = x.dtype if dtype is None else dtype
-    if x.flags.c_contiguous:
-        return xp.empty(x.shape, dtype)
-    n, c, *positions = x.shape
-    return xp.moveaxis(xp.empty((n, *positions, c), dtype), -1, 1)
+    return namespace(x).empty_like(x, x.dtype if dtype is None else dtype, order="K")
 
 
 def in_layout_of(array: Array, x: Array) -> Array:
@@ -79,7 +74,7 @@ class Channels:
             strides = (c * s, s, 1)
         else:
             strides = (c * s, 1, c)
-        flat = s == 1 or strides[1] == 1
+        flat = 1 in (n, c, s) or strides[1] == 1
         if s == 1:
             strides = (c, 1, c)
         return cls(n * s, c, s, *strides, flat=flat, wide=x.size >= 2**31)
