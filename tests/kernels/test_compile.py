@@ -16,9 +16,18 @@ TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 DTYPES = (np.float32, BFLOAT16, np.float16, np.float64)
 
 
-# Shapes that choose other code: flat rows, a single value, classes in several blocks.
+# Shapes that choose other code: each family of plan.py; classes in several blocks.
 SHAPES = {
-    "batch_norm": [(64, 64, 7, 7), (512, 1024), (2, 1)],
+    "batch_norm.objects": [
+        (64, 256, 7, 7),
+        (512, 1024),
+        (2, 1),
+        (4096, 512),
+        (8192, 4096),
+        (64, 16, 28, 28),
+        (8, 64, 112, 112),
+        (64, 2, 112, 112),
+    ],
     "cross_entropy": [(64, 10), (3, 2500)],
 }
 

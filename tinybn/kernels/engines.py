@@ -24,12 +24,16 @@ from .gpu import is_cupy
 from .launch import interpreting
 
 KERNELS = {
-    "batch_norm_stats_forward": ("batch_norm", "BatchNormStatsForward"),
-    "batch_norm_normalize_forward": ("batch_norm", "BatchNormNormalizeForward"),
-    "batch_norm_forward_inference": ("batch_norm", "BatchNormForwardInference"),
-    "batch_norm_backward": ("batch_norm", "BatchNormBackward"),
-    "batch_norm_2d_nchw_forward_inference": ("batch_norm", "BatchNorm2dNchwForwardInference"),
-    "batch_norm_2d_nchw_backward": ("batch_norm", "BatchNorm2dNchwBackward"),
+    "batch_norm_forward": ("batch_norm.objects", "BatchNormForward"),
+    "batch_norm_stats_forward": ("batch_norm.objects", "BatchNormStatsForward"),
+    "batch_norm_normalize_forward": ("batch_norm.objects", "BatchNormNormalizeForward"),
+    "batch_norm_forward_inference": ("batch_norm.objects", "BatchNormForwardInference"),
+    "batch_norm_backward": ("batch_norm.objects", "BatchNormBackward"),
+    "batch_norm_2d_nchw_forward_inference": (
+        "batch_norm.objects",
+        "BatchNorm2dNchwForwardInference",
+    ),
+    "batch_norm_2d_nchw_backward": ("batch_norm.objects", "BatchNorm2dNchwBackward"),
     "cross_entropy_forward": ("cross_entropy", "CrossEntropyForward"),
     "cross_entropy_backward": ("cross_entropy", "CrossEntropyBackward"),
     "philox": ("random", "Philox"),

@@ -13,13 +13,36 @@ BatchNorm is Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167; x is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from .arrays import accumulation_dtype
+from .special import erf
 
 Array = np.ndarray
+
+
+def _sigmoid(z: Array) -> Array:
+    return 1 / (1 + np.exp(-z))
+
+
+def _gelu_gradient(z: Array) -> Array:
+    density = np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+    return (1 + erf(z / np.sqrt(2))) / 2 + z * density
+
+
+# y and dy/dz of what BatchNorm applies in passing; the formulas' sources are in
+# batch_norm/activations.py.
+ACTIVATIONS: dict[str | None, tuple[Callable, Callable]] = {
+    None: (lambda z: z, np.ones_like),
+    "relu": (lambda z: np.where(z <= 0, 0.0, z), lambda z: np.where(z <= 0, 0.0, 1.0)),
+    "silu": (
+        lambda z: z * _sigmoid(z),
+        lambda z: _sigmoid(z) * (1 + z * (1 - _sigmoid(z))),
+    ),
+    "gelu": (lambda z: z * (1 + erf(z / np.sqrt(2))) / 2, _gelu_gradient),
+}
 
 
 def _axes(x: Array) -> tuple[int, ...]:
@@ -88,6 +111,48 @@ def batch_norm_normalize_forward(
         y[...] = x_hat * _column(weight, x, 1.0) + _column(bias, x)
 
 
+def batch_norm_forward(
+    x: Array,
+    addend: Array | None,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    tracked: Array | None,
+    y: Array,
+    sign: Array | None,
+    mean: Array,
+    rstd: Array,
+    residual: Array | None,
+    *,
+    eps: float,
+    momentum: float,
+    activation: str | None,
+) -> None:
+    """Statistics as above and y = activation((x − mean)·rstd·weight + bias + addend).
+
+    ``tracked``, 0-d, goes up by one; ``sign`` gets where the activation's argument is positive.
+    """
+    batch_norm_stats_forward(
+        x, running_mean, running_var, mean, rstd, residual, eps=eps, momentum=momentum
+    )
+    if tracked is not None:
+        tracked += 1
+    with np.errstate(all="ignore"):
+        z = _normalized(x, mean, rstd, residual) * _column(weight, x, 1.0) + _column(bias, x)
+        _activate(z, addend, y, sign, activation)
+
+
+def _activate(
+    z: Array, addend: Array | None, y: Array, sign: Array | None, activation: str | None
+) -> None:
+    if addend is not None:
+        z = z + addend.astype(np.float64)
+    if sign is not None:
+        sign[...] = z > 0
+    y[...] = ACTIVATIONS[activation][0](z)
+
+
 def batch_norm_forward_inference(
     x: Array,
     weight: Array | None,
@@ -97,11 +162,16 @@ def batch_norm_forward_inference(
     y: Array,
     *,
     eps: float,
+    addend: Array | None = None,
+    sign: Array | None = None,
+    activation: str | None = None,
 ) -> None:
-    """y = (x − running_mean)/sqrt(running_var + eps)·weight + bias (algorithm 2, line 11)."""
+    """y = activation((x − running_mean)/sqrt(running_var + eps)·weight + bias + addend)."""
     with np.errstate(all="ignore"):
         rstd = 1 / np.sqrt(running_var.astype(np.float64) + eps)
-        batch_norm_normalize_forward(x, weight, bias, running_mean, rstd, None, y)
+        x_hat = _normalized(x, running_mean, rstd, None)
+        z = x_hat * _column(weight, x, 1.0) + _column(bias, x)
+        _activate(z, addend, y, sign, activation)
 
 
 # The same mathematics; the kernel of this name is for [N, C, H, W] alone.
@@ -118,16 +188,23 @@ def batch_norm_backward(
     dx: Array | None,
     dweight: Array | None,
     dbias: Array | None,
+    *,
+    bias: Array | None = None,
+    addend: Array | None = None,
+    sign: Array | None = None,
+    daddend: Array | None = None,
+    activation: str | None = None,
 ) -> None:
     """Gradients where mean and rstd are the batch's own (section 3 of the paper, simplified).
 
-    With x̂ = (x − mean)·rstd over n values: dbias = Σ dy, dweight = Σ dy·x̂,
-    dx = weight·rstd·(dy − dbias/n − x̂·dweight/n).
+    With x̂ = (x − mean)·rstd over n values and g the gradient of what the
+    activation was given: dbias = Σ g, dweight = Σ g·x̂, daddend = g,
+    dx = weight·rstd·(g − dbias/n − x̂·dweight/n).
     """
     n = _count(x)
     with np.errstate(all="ignore"):
-        dy64 = dy.astype(np.float64)
         x_hat = _normalized(x, mean, rstd, residual)
+        dy64 = _upstream(dy, x, x_hat, weight, bias, addend, sign, daddend, activation)
         sum_dy = dy64.sum(axis=_axes(x))
         sum_dy_x_hat = (dy64 * x_hat).sum(axis=_axes(x))
         if dbias is not None:
@@ -137,6 +214,31 @@ def batch_norm_backward(
         if dx is not None and dx.size:
             centred = dy64 - _column(sum_dy, x) / n - x_hat * _column(sum_dy_x_hat, x) / n
             dx[...] = _column(weight, x, 1.0) * _column(rstd, x) * centred
+
+
+def _upstream(
+    dy: Array,
+    x: Array,
+    x_hat: Array,
+    weight: Array | None,
+    bias: Array | None,
+    addend: Array | None,
+    sign: Array | None,
+    daddend: Array | None,
+    activation: str | None,
+) -> Array:
+    """The gradient of the activation's argument, and so of ``addend``."""
+    g = dy.astype(np.float64)
+    if sign is not None:
+        g = np.where(sign, g, 0.0)
+    elif activation is not None:
+        z = x_hat * _column(weight, x, 1.0) + _column(bias, x)
+        if addend is not None:
+            z = z + addend.astype(np.float64)
+        g = g * ACTIVATIONS[activation][1](z)
+    if daddend is not None:
+        daddend[...] = g
+    return g
 
 
 def batch_norm_2d_nchw_backward(
@@ -150,15 +252,20 @@ def batch_norm_2d_nchw_backward(
     dbias: Array | None,
     *,
     eps: float,
+    bias: Array | None = None,
+    addend: Array | None = None,
+    sign: Array | None = None,
+    daddend: Array | None = None,
+    activation: str | None = None,
 ) -> None:
-    """Gradients where the statistics are constants: dx = weight·rstd·dy."""
+    """Gradients where the statistics are constants: dx = weight·rstd·g."""
     with np.errstate(all="ignore"):
-        dy64 = dy.astype(np.float64)
         rstd = 1 / np.sqrt(running_var.astype(np.float64) + eps)
+        x_hat = _normalized(x, running_mean, rstd, None)
+        dy64 = _upstream(dy, x, x_hat, weight, bias, addend, sign, daddend, activation)
         if dbias is not None:
             dbias[...] = dy64.sum(axis=_axes(x))
         if dweight is not None:
-            x_hat = _normalized(x, running_mean, rstd, None)
             dweight[...] = (dy64 * x_hat).sum(axis=_axes(x))
         if dx is not None:
             dx[...] = _column(weight, x, 1.0) * _column(rstd, x) * dy64

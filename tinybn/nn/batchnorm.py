@@ -123,8 +123,13 @@ class _BatchNorm(Module):
                 self.weight.fill_(1)
                 self.bias.zero_()
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(
+        self, input: Tensor, residual: Tensor | None = None, activation: str | None = None
+    ) -> Tensor:
         """Normalise ``input``; the result has its shape, dtype and memory layout.
+
+        ``residual`` and ``activation`` are added and applied after that by the same
+        kernels; see :func:`nn.functional.batch_norm`.
 
         Raises:
             ShapeError: for other dimensions or channels, or one value a channel where the
@@ -140,7 +145,7 @@ class _BatchNorm(Module):
         # track_running_stats may have been switched off since the buffers were made.
         updates = from_batch and self.running_mean is not None and self.track_running_stats
         given = updates or not from_batch
-        result = batch_norm(
+        return batch_norm(
             input,
             self.running_mean if given else None,
             self.running_var if given else None,
@@ -149,10 +154,10 @@ class _BatchNorm(Module):
             training=from_batch,
             momentum=self._batch_weight() if updates else 0.0,
             eps=self.eps,
+            residual=residual,
+            activation=activation,
+            num_batches_tracked=self.num_batches_tracked if updates else None,
         )
-        if updates and input.size and self.num_batches_tracked is not None:
-            self.num_batches_tracked += 1
-        return result
 
     def _batch_weight(self) -> float:
         """This batch's weight in the running statistics; None averages, the k-th batch by 1/k."""

@@ -7,7 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..errors import IndexOutOfRange
+from ..kernels.engines import engine_of
+from ..tensor import Tensor
+from .activation import GELU, ReLU, SiLU
+from .batchnorm import _BatchNorm
 from .module import Module
+
+_ACTIVATIONS: dict[type, str] = {ReLU: "relu", SiLU: "silu", GELU: "gelu"}
 
 
 class _Numbered(Module):
@@ -61,6 +67,9 @@ class _Numbered(Module):
 class Sequential(_Numbered):
     """Modules one after the other, each on the result of the one before.
 
+    On a GPU a BatchNorm and the ReLU, SiLU or exact GELU after it run as one: the same
+    kernels apply the activation (see ``nn.functional.batch_norm``), unless a hook looks on.
+
     ``Sequential(a, b)`` or, with names of one's own, ``Sequential(OrderedDict(a=a, b=b))``.
     An index gives a module, a slice a Sequential of some, under the names that they have.
 
@@ -86,9 +95,30 @@ class Sequential(_Numbered):
 
     def forward(self, input: Any) -> Any:
         """The last module's result."""
-        for module in self:
-            input = module(input)
+        modules = self._values()
+        i = 0
+        while i < len(modules):
+            activation = None
+            if i + 1 < len(modules) and isinstance(input, Tensor):
+                activation = _joined(modules[i], modules[i + 1], input)
+            if activation is None:
+                input = modules[i](input)
+                i += 1
+            else:
+                input = modules[i](input, activation=activation)
+                i += 2
         return input
+
+
+def _joined(module: Module, following: Module, input: Tensor) -> str | None:
+    """The name of ``following`` where BatchNorm's kernels can apply it, else None."""
+    if type(module).forward is not _BatchNorm.forward or engine_of(input.data) == "cpu":
+        return None
+    if module._forward_hooks or following._forward_hooks:
+        return None
+    if type(following) is GELU and following.approximate != "none":
+        return None
+    return _ACTIVATIONS.get(type(following))
 
 
 class ModuleList(_Numbered):

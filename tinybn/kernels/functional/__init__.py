@@ -5,9 +5,12 @@ library on the same device. Nothing is written before the checks have passed.
 """
 
 from .batch_norm import (
+    BatchNormResult,
+    Passing,
     batch_norm_2d_nchw_backward,
     batch_norm_2d_nchw_forward_inference,
     batch_norm_backward,
+    batch_norm_forward,
     batch_norm_forward_inference,
     batch_norm_frozen_backward,
     batch_norm_normalize_forward,
@@ -19,11 +22,14 @@ from .optimizers import adam_step, sgd_step
 from .random import dropout, random_normal, random_uniform, random_words
 
 __all__ = [
+    "BatchNormResult",
     "CrossEntropyRows",
+    "Passing",
     "adam_step",
     "batch_norm_2d_nchw_backward",
     "batch_norm_2d_nchw_forward_inference",
     "batch_norm_backward",
+    "batch_norm_forward",
     "batch_norm_forward_inference",
     "batch_norm_frozen_backward",
     "batch_norm_normalize_forward",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ... import kernels
 from ...errors import ArgumentError
+from ...kernels import Passing
 from ...kernels.functional.checks import check_channels, check_input, check_pair
 from ..tape import Array, Node, Op, apply
 from ._operands import check_tensors
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class BatchNormTraining(Op):
-    """y = (x − mean(x))/sqrt(var(x) + eps)·weight + bias, updating the running statistics."""
+    """y = activation((x − mean(x))/sqrt(var(x) + eps)·weight + bias + residual)."""
 
     @staticmethod
     def forward(
@@ -27,31 +28,47 @@ class BatchNormTraining(Op):
         x: Array,
         weight: Array | None,
         bias: Array | None,
+        addend: Array | None = None,
         *,
         running_mean: Array | None,
         running_var: Array | None,
         momentum: float,
         eps: float,
+        tracked: Array | None = None,
+        activation: str | None = None,
     ) -> Array:
         if x.size == 0:  # an empty batch has no statistics, and changes none
-            ctx.save(x, weight, None, None, None)
+            ctx.save(x, weight, None, None, None, None, None, None, activation)
             return x.copy()
-        mean, rstd, residual = kernels.batch_norm_statistics(
-            x, running_mean, running_var, eps=eps, momentum=momentum
-        )
-        ctx.save(x, weight, mean, rstd, residual)
-        return kernels.batch_norm_normalize_forward(x, weight, bias, mean, rstd, residual=residual)
+        result = kernels.batch_norm_forward(
+            x, weight, bias, running_mean, running_var, num_batches_tracked=tracked,
+            addend=addend, activation=activation, eps=eps, momentum=momentum,
+        )  # fmt: skip
+        # For ReLU the sign of what it is given suffices; others need all of it again.
+        again = activation is not None and result.sign is None
+        ctx.save(
+            x, weight, result.mean, result.rstd, result.residual, bias if again else None,
+            addend if again else None, result.sign, activation,
+        )  # fmt: skip
+        return result.y
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
-        x, weight, mean, rstd, residual = ctx.saved
+        x, weight, mean, rstd, residual, *passing = ctx.saved
         return kernels.batch_norm_backward(
-            grad, x, weight, mean, rstd, residual=residual, needs=ctx.needs
+            grad,
+            x,
+            weight,
+            mean,
+            rstd,
+            residual=residual,
+            passing=Passing(*passing),
+            needs=ctx.needs,
         )
 
 
 class BatchNormFrozen(Op):
-    """y = (x − running_mean)/sqrt(running_var + eps)·weight + bias, with constant statistics."""
+    """The same with running_mean and running_var for the statistics, which are constants."""
 
     @staticmethod
     def forward(
@@ -61,21 +78,29 @@ class BatchNormFrozen(Op):
         bias: Array | None,
         running_mean: Array,
         running_var: Array,
+        addend: Array | None = None,
         *,
         eps: float,
+        activation: str | None = None,
     ) -> Array:
-        ctx.save(x, weight, running_mean, running_var, eps)
+        again = activation is not None
+        ctx.save(
+            x, weight, running_mean, running_var, eps, bias if again else None,
+            addend if again else None, None, activation,
+        )  # fmt: skip
         return kernels.batch_norm_forward_inference(
-            x, weight, bias, running_mean, running_var, eps=eps
-        )
+            x, weight, bias, running_mean, running_var, addend=addend, activation=activation,
+            eps=eps,
+        )  # fmt: skip
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
-        x, weight, running_mean, running_var, eps = ctx.saved
-        gradients = kernels.batch_norm_frozen_backward(
-            grad, x, weight, running_mean, running_var, eps=eps, needs=ctx.needs[:3]
-        )
-        return (*gradients, None, None)
+        x, weight, running_mean, running_var, eps, *passing = ctx.saved
+        dx, dweight, dbias, daddend = kernels.batch_norm_frozen_backward(
+            grad, x, weight, running_mean, running_var, eps=eps, passing=Passing(*passing),
+            needs=(*ctx.needs[:3], ctx.needs[5]),
+        )  # fmt: skip
+        return dx, dweight, dbias, None, None, daddend
 
 
 def batch_norm(
@@ -87,6 +112,10 @@ def batch_norm(
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
+    *,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
     """Normalise each channel of ``input`` to mean 0 and variance 1, then scale and shift.
 
@@ -99,6 +128,10 @@ def batch_norm(
         training: normalise by the batch's statistics.
         momentum: the weight of this batch in the running statistics.
         eps: added to the variance.
+        residual: of input's shape and dtype, added to the result before the activation.
+        activation: None, ``"relu"``, ``"silu"`` or ``"gelu"`` (exact), applied last. Both are
+            done by BatchNorm's own kernels, forward and backward.
+        num_batches_tracked: 0-d int64, goes up by one where the running statistics change.
 
     Returns:
         A tensor of input's shape, dtype and memory layout. Statistics are
@@ -116,7 +149,10 @@ def batch_norm(
         "weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var
     }  # fmt: skip
     given = {name: column for name, column in columns.items() if column is not None}
+    if residual is not None:
+        given["residual"] = residual
     check_tensors(input=input, **given)
+    given.pop("residual", None)
     if momentum is None:
         raise ArgumentError("momentum is None; wanted 0 to 1 (a layer turns None into 1/k)")
     check_input(input.data, "input")
@@ -124,19 +160,19 @@ def batch_norm(
     check_pair(running_mean, running_var)
     if not training and running_mean is not None:
         return apply(
-            BatchNormFrozen, input, weight, bias, running_mean, running_var, eps=float(eps)
-        )
+            BatchNormFrozen, input, weight, bias, running_mean, running_var, residual,
+            eps=float(eps), activation=activation,
+        )  # fmt: skip
+    tracked = None if running_mean is None else num_batches_tracked
+    updated = [t for t in (running_mean, running_var, tracked) if t is not None]
     result = apply(
-        BatchNormTraining,
-        input,
-        weight,
-        bias,
+        BatchNormTraining, input, weight, bias, residual,
         running_mean=None if running_mean is None else running_mean.data,
         running_var=None if running_var is None else running_var.data,
-        momentum=float(momentum),
-        eps=float(eps),
-    )
-    if running_mean is not None and running_var is not None and input.size:
-        running_mean._version.value += 1
-        running_var._version.value += 1
+        tracked=None if tracked is None else tracked.data,
+        momentum=float(momentum), eps=float(eps), activation=activation,
+    )  # fmt: skip
+    if input.size:
+        for tensor in updated:
+            tensor._version.value += 1
     return result

@@ -1,0 +1,293 @@
+"""The kernel objects of BatchNorm: what a launch is passed, and how many there are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import triton
+
+from .. import gpu
+from ..arrays import Array, accumulation_dtype
+from ..common import KernelObject, accumulator, scalar
+from ..launch import Launcher, Options
+from ..layout import Channels
+from .backward import batch_norm_backward_kernel
+from .forward import batch_norm_forward_kernel
+from .normalize import batch_norm_normalize_kernel
+from .plan import REGISTERS, TILE, Plan, make_plan, power_of_two
+from .workspace import slots
+
+MERGED = 1024  # values that a program merges at once
+ON_NO_GPU = 2  # multiprocessors of the interpreter: enough to split a channel
+COMPILED_FOR = 132  # multiprocessors where only compiling: an H100's
+Launch = tuple[tuple[int, ...], Options, dict[str, Any]]
+
+_plan = functools.lru_cache(maxsize=4096)(make_plan)
+
+
+class _BatchNormKernel(KernelObject):
+    """Tile sizes shared by the BatchNorm kernels; None leaves them to ``plan.py``.
+
+    Args:
+        block_rows: BLOCK_R, a power of two.
+        block_channels: BLOCK_C, a power of two.
+    """
+
+    example_shape = (64, 64, 7, 7)
+    tensors = 1
+
+    def __init__(self, block_rows: int | None = None, block_channels: int | None = None) -> None:
+        self.block_rows = block_rows
+        self.block_channels = block_channels
+
+    def plan(self, x: Array, compiling: bool = False) -> Plan:
+        """How x, [N, C] to [N, C, D, H, W] and dense, is cut."""
+        return self._plan(Channels.of(x), x, compiling)
+
+    def _plan(self, c: Channels, x: Array, compiling: bool = False) -> Plan:
+        on_gpu = gpu.is_cupy(x)
+        processors = gpu.processors(x.data.device_id) if on_gpu else ON_NO_GPU
+        return _plan(
+            c.rows, c.channels, c.stride_c == 1, x.dtype.itemsize, self.tensors,
+            COMPILED_FOR if compiling else processors,
+            # A word of the exchange holds 32 bits of value; programs interpreted run in turn.
+            (on_gpu or compiling) and accumulation_dtype(x.dtype) == np.float32,
+            c.flat or c.positions * x.dtype.itemsize % 16 == 0,
+            self.block_rows, self.block_channels,
+        )  # fmt: skip
+
+    def _launches(self, x: Array, arguments: dict[str, Any], compiling: bool) -> list[Launch]:
+        """One launch, or two: reduce and apply."""
+        c = Channels.of(x)
+        plan = self._plan(c, x, compiling)
+        split = plan.parts > 1
+        tagged = split and plan.together
+        words = 2 * plan.block_channels * (plan.units + plan.units // plan.parts)
+        arguments |= dict(
+            slots_ptr=slots(x, words, tagged, (self.name, plan)) if split else None,
+            rows=c.rows, C=c.channels, S=1 if c.flat else c.positions, stride_n=c.stride_n,
+            stride_c=c.stride_c, stride_s=c.stride_s, FLAT=c.flat, WIDE=c.wide,
+            parts=plan.parts, part_rows=plan.part_rows, tiles=plan.tiles, units=plan.units,
+            zero=np.int32(0), REDUCE=True, APPLY=True, HOLD=plan.hold, SPLIT=split, TAGGED=tagged,
+            LOADED=plan.loaded, BLOCK_R=plan.block_rows, BLOCK_C=plan.block_channels,
+            MERGE_C=plan.merge_channels,
+            CHUNK=min(power_of_two(plan.parts), max(MERGED // plan.merge_channels, 1)),
+            **accumulator(x.dtype),
+        )  # fmt: skip
+        grid = (plan.programs,)
+        options = Options(plan.warps, plan.registers, cooperative=tagged)
+        if plan.together:
+            return [(grid, options, arguments)]
+        return [
+            (grid, options, arguments | dict(APPLY=False)),
+            (grid, options, arguments | dict(REDUCE=False)),
+        ]
+
+    def _run(self, x: Array, arguments: dict[str, Any]) -> None:
+        for grid, options, values in self._launches(x, arguments, compiling=False):
+            self.launcher(grid, options, **values)
+
+    def launches(
+        self, dtype: np.dtype, shape: tuple[int, ...]
+    ) -> list[tuple[Mapping[str, Any], Options]]:
+        x = np.zeros(shape, dtype)
+        channel = np.zeros(shape[1], accumulation_dtype(dtype))
+        launches = self._launches(x, self._example(x, channel), compiling=True)
+        return [(values, options) for _, options, values in launches]
+
+    def _example(self, x: Array, channel: Array) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class BatchNormForward(_BatchNormKernel):
+    """Statistics, running statistics and y = activation(BatchNorm(x) + addend) at once.
+
+    Takes the arguments of ``reference.batch_norm_forward``.
+    """
+
+    launcher = Launcher(batch_norm_forward_kernel)
+
+    def _arguments(
+        self, x, addend, weight, bias, running_mean, running_var, tracked, y, sign, mean, rstd,
+        residual, eps, momentum, activation,
+    ) -> dict[str, Any]:  # fmt: skip
+        n = x.size // x.shape[1]
+        running = x.dtype if running_mean is None else running_mean.dtype
+        return dict(
+            x_ptr=x, addend_ptr=addend, weight_ptr=weight, bias_ptr=bias, y_ptr=y, sign_ptr=sign,
+            mean_ptr=mean, rstd_ptr=rstd, residual_ptr=residual, running_mean_ptr=running_mean,
+            running_var_ptr=running_var, tracked_ptr=tracked, nil=scalar(0.0, x.dtype),
+            eps=scalar(eps, x.dtype), momentum=scalar(momentum, running),
+            keep=scalar(1 - momentum, running), unbias=scalar(n / max(n - 1, 1), x.dtype),
+            ACTIVATION=activation,
+        )  # fmt: skip
+
+    def __call__(
+        self, x: Array, addend: Array | None, weight: Array | None, bias: Array | None,
+        running_mean: Array | None, running_var: Array | None, tracked: Array | None,
+        y: Array | None, sign: Array | None, mean: Array, rstd: Array, residual: Array | None, *,
+        eps: float, momentum: float, activation: str | None,
+    ) -> None:  # fmt: skip
+        self._run(x, self._arguments(
+            x, addend, weight, bias, running_mean, running_var, tracked, y, sign, mean, rstd,
+            residual, eps, momentum, activation,
+        ))  # fmt: skip
+
+    def _example(self, x: Array, channel: Array) -> dict[str, Any]:
+        c = channel
+        count = np.zeros((), np.int64)
+        return self._arguments(x, None, c, c, c, c, count, x, None, c, c, c, 1e-5, 0.1, None)
+
+
+class BatchNormStatsForward(BatchNormForward):
+    """Statistics of each channel, and the running statistics, alone.
+
+    Takes the arguments of ``reference.batch_norm_stats_forward``.
+    """
+
+    def _plan(self, c: Channels, x: Array, compiling: bool = False) -> Plan:
+        # Without y nothing is held; what is kept of the running statistics needs the room.
+        return replace(super()._plan(c, x, compiling), registers=REGISTERS)
+
+    def __call__(  # type: ignore[override]
+        self, x: Array, running_mean: Array | None, running_var: Array | None, mean: Array,
+        rstd: Array, residual: Array | None, *, eps: float, momentum: float,
+    ) -> None:  # fmt: skip
+        super().__call__(
+            x, None, None, None, running_mean, running_var, None, None, None, mean, rstd, residual,
+            eps=eps, momentum=momentum, activation=None,
+        )  # fmt: skip
+
+    def _example(self, x: Array, channel: Array) -> dict[str, Any]:
+        c = channel
+        return self._arguments(
+            x, None, None, None, c, c, None, None, None, c, c, c, 1e-5, 0.1, None
+        )
+
+
+class BatchNormNormalizeForward(_BatchNormKernel):
+    """y from x and its statistics.
+
+    Takes the arguments of ``reference.batch_norm_normalize_forward``.
+    """
+
+    launcher = Launcher(batch_norm_normalize_kernel)
+    from_variance = False
+
+    def _launches(self, x: Array, arguments: dict[str, Any], compiling: bool) -> list[Launch]:
+        c = Channels.of(x)
+        tile = TILE * 4 // accumulation_dtype(x.dtype).itemsize
+        widest = 32 if c.stride_c == 1 else 1
+        block_c = self.block_channels or min(
+            power_of_two(c.channels), max(widest, tile // power_of_two(c.rows))
+        )
+        block_r = self.block_rows or min(power_of_two(c.rows), max(tile // block_c, 1))
+        channel_tiles = triton.cdiv(c.channels, block_c)
+        arguments |= dict(
+            rows=c.rows, C=c.channels, S=1 if c.flat else c.positions, stride_n=c.stride_n,
+            stride_c=c.stride_c, stride_s=c.stride_s, FLAT=c.flat, WIDE=c.wide,
+            channel_tiles=channel_tiles, BLOCK_R=block_r, BLOCK_C=block_c, **accumulator(x.dtype),
+        )  # fmt: skip
+        grid = (channel_tiles * triton.cdiv(c.rows, block_r),)
+        return [(grid, Options(warps=4), arguments)]
+
+    def _arguments(
+        self, x, weight, bias, mean, scale, residual, y, eps, addend, sign, activation
+    ) -> dict[str, Any]:
+        return dict(
+            x_ptr=x, addend_ptr=addend, weight_ptr=weight, bias_ptr=bias, mean_ptr=mean,
+            scale_ptr=scale, residual_ptr=residual, y_ptr=y, sign_ptr=sign,
+            eps=scalar(eps, x.dtype), FROM_VARIANCE=self.from_variance, ACTIVATION=activation,
+        )  # fmt: skip
+
+    def __call__(
+        self, x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array,
+        residual: Array | None, y: Array,
+    ) -> None:  # fmt: skip
+        self._run(
+            x, self._arguments(x, weight, bias, mean, rstd, residual, y, 0.0, None, None, None)
+        )
+
+    def _example(self, x: Array, channel: Array) -> dict[str, Any]:
+        c = channel
+        return self._arguments(x, c, c, c, c, c, x, 1e-5, None, None, None)
+
+
+class BatchNormForwardInference(BatchNormNormalizeForward):
+    """y from x and running statistics. Arguments: ``reference.batch_norm_forward_inference``."""
+
+    from_variance = True
+
+    def __call__(  # type: ignore[override]
+        self, x: Array, weight: Array | None, bias: Array | None, running_mean: Array,
+        running_var: Array, y: Array, *, eps: float, addend: Array | None = None,
+        sign: Array | None = None, activation: str | None = None,
+    ) -> None:  # fmt: skip
+        self._run(x, self._arguments(
+            x, weight, bias, running_mean, running_var, None, y, eps, addend, sign, activation
+        ))  # fmt: skip
+
+
+class BatchNorm2dNchwForwardInference(BatchNormForwardInference):
+    """Inference on [N, C, H, W] in either memory layout, under the name that graphs use."""
+
+
+class BatchNormBackward(_BatchNormKernel):
+    """dx, dweight and dbias where the statistics are the batch's.
+
+    Takes the arguments of ``reference.batch_norm_backward``.
+    """
+
+    launcher = Launcher(batch_norm_backward_kernel)
+    frozen = False
+    tensors = 2
+
+    def _arguments(
+        self, dy, x, weight, mean, scale, residual, dx, dweight, dbias, eps, bias, addend, sign,
+        daddend, activation,
+    ) -> dict[str, Any]:  # fmt: skip
+        return dict(
+            dy_ptr=dy, x_ptr=x, addend_ptr=addend, sign_ptr=sign, weight_ptr=weight, bias_ptr=bias,
+            mean_ptr=mean, scale_ptr=scale, residual_ptr=residual, dx_ptr=dx, daddend_ptr=daddend,
+            dweight_ptr=dweight, dbias_ptr=dbias, eps=scalar(eps, x.dtype), FROZEN=self.frozen,
+            ACTIVATION=activation,
+        )  # fmt: skip
+
+    def __call__(
+        self, dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array,
+        residual: Array | None, dx: Array | None, dweight: Array | None, dbias: Array | None, *,
+        bias: Array | None = None, addend: Array | None = None, sign: Array | None = None,
+        daddend: Array | None = None, activation: str | None = None,
+    ) -> None:  # fmt: skip
+        self._run(x, self._arguments(
+            dy, x, weight, mean, rstd, residual, dx, dweight, dbias, 0.0, bias, addend, sign,
+            daddend, activation,
+        ))  # fmt: skip
+
+    def _example(self, x: Array, channel: Array) -> dict[str, Any]:
+        c = channel
+        return self._arguments(x, x, c, c, c, c, x, c, c, 1e-5, None, None, None, None, None)
+
+
+class BatchNorm2dNchwBackward(BatchNormBackward):
+    """dx, dweight and dbias where the statistics are constants.
+
+    Takes the arguments of ``reference.batch_norm_2d_nchw_backward``.
+    """
+
+    frozen = True
+
+    def __call__(  # type: ignore[override]
+        self, dy: Array, x: Array, weight: Array | None, running_mean: Array, running_var: Array,
+        dx: Array | None, dweight: Array | None, dbias: Array | None, *, eps: float,
+        bias: Array | None = None, addend: Array | None = None, sign: Array | None = None,
+        daddend: Array | None = None, activation: str | None = None,
+    ) -> None:  # fmt: skip
+        self._run(x, self._arguments(
+            dy, x, weight, running_mean, running_var, None, dx, dweight, dbias, eps, bias, addend,
+            sign, daddend, activation,
+        ))  # fmt: skip

@@ -1,0 +1,175 @@
+"""How a BatchNorm is cut into units of work: one small table, and why.
+
+A unit is some of the rows of BLOCK_C channels; a program takes one unit or,
+where there are more, several.
+
+| family    | when                                  | launches          | forward moves   |
+|-----------|---------------------------------------|-------------------|-----------------|
+| resident  | registers hold a whole channel tile   | 1                 | 1 read, 1 write |
+| split     | all programs' registers hold x        | 1, cooperative    | 1 read, 1 write |
+| streaming | else, NCHW                            | 1, cooperative    | 2 reads at most |
+| streaming | else, channels contiguous             | 2                 | 2 reads at most |
+
+A channel tile is split where there are fewer of them than programs; the
+programs of a channel then need each other's sums (``exchange.py``). In one
+cooperative launch they wait for them; without such a launch (float64, the
+interpreter) reducing and applying are two. Streaming reads the last rows first
+the second time: L2 may still have them. In NCHW a channel needs few others'
+sums, and waiting in one launch saves the second's start; where channels are
+contiguous, nearly all programs share each channel, and two launches are faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WARPS = 8
+TILE = 2048  # elements: 8 a thread, so 16-byte loads
+PROGRAMS = 2  # on a multiprocessor, of WARPS and REGISTERS: all of its registers
+REGISTERS = 128
+MORE_PROGRAMS, FEWER_REGISTERS = 3, 80  # where a program needs no more
+HELD = 8  # tiles of 4-byte elements: half of REGISTERS
+HELD_UNALIGNED = 2
+LOADED = 4  # tiles asked for at once where they stream: 64 KB on their way to a multiprocessor
+CHANNELS = 32  # of a tile where they are contiguous: a 128-byte line of float32
+STREAMED_CHANNELS = 64
+ROUND = 8 * TILE  # what starting a unit costs, in elements that would stream meanwhile
+ALIGNED = 16  # rows: where parts begin, so that loads stay 16 bytes wide
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cut of one shape.
+
+    Attributes:
+        block_rows, block_channels: a tile.
+        hold: whether a unit's tiles stay in registers between the two passes.
+        loaded: tiles asked for at once; all of a unit's where they are held.
+        parts: units that share a channel tile.
+        part_rows: rows of a unit, the last one's fewer.
+        tiles: tiles of a unit, a multiple of ``loaded``.
+        units: all of them.
+        programs: how many run.
+        together: whether one launch does both passes.
+        warps, registers: of a program.
+        merge_channels: channels whose sums one program merges for the others.
+    """
+
+    block_rows: int
+    block_channels: int
+    hold: bool
+    loaded: int
+    parts: int
+    part_rows: int
+    tiles: int
+    units: int
+    programs: int
+    together: bool
+    warps: int
+    registers: int
+    merge_channels: int
+
+    @property
+    def family(self) -> str:
+        """Its row in the table above."""
+        if not self.hold:
+            return "streaming"
+        return "resident" if self.parts == 1 else "split"
+
+
+def make_plan(
+    rows: int, channels: int, contiguous: bool, itemsize: int, tensors: int, processors: int,
+    cooperative: bool = True, aligned: bool = True, block_rows: int | None = None,
+    block_channels: int | None = None,
+) -> Plan:  # fmt: skip
+    """The cut for ``rows`` values of each of ``channels``.
+
+    Args:
+        contiguous: whether neighbouring channels are neighbours in memory.
+        itemsize: bytes of an element.
+        tensors: how many are read: 1 forward, 2 backward.
+        processors: the GPU's multiprocessors.
+        cooperative: whether programs may wait for each other.
+        aligned: whether runs of contiguous elements begin at multiples of 16 bytes; where they do
+            not, each element's address takes a register too.
+        block_rows, block_channels: powers of two that fix the tile.
+    """
+    wide = max(itemsize // 4, 1)  # float64 takes two registers
+    tile = TILE // wide
+    most = (HELD if aligned else HELD_UNALIGNED) // tensors
+    fits = rows * channels <= processors * PROGRAMS * most * tile and cooperative
+    if block_channels is not None:
+        block_c = block_channels
+    elif contiguous:
+        block_c = _channels(rows, channels, fits, tile, itemsize, processors)
+    else:
+        block_c = max(1, tile // power_of_two(rows))
+    block_c = min(block_c, power_of_two(channels))
+    block_r = block_rows or min(max(tile // block_c, 1), power_of_two(rows))
+    channel_tiles = -(-channels // block_c)
+
+    def cut(limit: int) -> tuple[int, int, int]:
+        parts = _parts(rows, channel_tiles, block_r, block_c, limit)
+        part_rows = -(-rows // parts)
+        if parts > 1:
+            part_rows = -(-part_rows // ALIGNED) * ALIGNED
+            parts = -(-rows // part_rows)
+        return parts, part_rows, -(-part_rows // block_r)
+
+    limit = processors * PROGRAMS
+    parts, part_rows, tiles = cut(limit)
+    hold = tiles <= most and (parts == 1 or cooperative)
+    together = hold
+    loaded, registers = tiles, REGISTERS
+    if hold:
+        # Registers for addresses, too, are few then.
+        if tiles * tensors <= 2 and not contiguous and (aligned or itemsize == 4):
+            registers = FEWER_REGISTERS
+    else:
+        loaded = LOADED if aligned else LOADED // 2
+        if tensors == 1 and not contiguous and aligned:
+            loaded, registers = LOADED // 2, FEWER_REGISTERS
+            limit = processors * MORE_PROGRAMS
+            parts, part_rows, tiles = cut(limit)
+        together = parts == 1 or (cooperative and not contiguous)
+        loaded = min(loaded, tiles)
+        tiles = -(-tiles // loaded) * loaded
+    units = channel_tiles * parts
+    merge = block_c
+    if parts >= 4 and together:
+        merge = max(1, block_c // (1 << (parts.bit_length() - 1)))
+    return Plan(
+        block_rows=block_r, block_channels=block_c, hold=hold, loaded=loaded, parts=parts,
+        part_rows=part_rows, tiles=tiles, units=units,
+        programs=min(units, limit) if together and parts > 1 else units, together=together,
+        warps=min(WARPS, max(1, block_r * block_c * wide // 256)), registers=registers,
+        merge_channels=merge,
+    )  # fmt: skip
+
+
+def _channels(
+    rows: int, channels: int, fits: bool, tile: int, itemsize: int, processors: int
+) -> int:
+    """Contiguous channels of a tile: whole lines of DRAM, but work for the whole GPU first."""
+    block_c = min(CHANNELS if fits else STREAMED_CHANNELS, power_of_two(channels))
+    while (
+        block_c * itemsize > 32 and -(-channels // block_c) * (rows * block_c) < processors * tile
+    ):
+        block_c //= 2
+    return max(block_c, tile // power_of_two(rows))
+
+
+def _parts(rows: int, channel_tiles: int, block_r: int, block_c: int, limit: int) -> int:
+    """The number of parts with which the slowest program has the least to do."""
+
+    def cost(parts: int) -> tuple[int, int]:
+        rounds = -(-channel_tiles * parts // limit)
+        return rounds * (-(-rows // parts) * block_c + ROUND), parts
+
+    most = min(limit, -(-rows // block_r))
+    return min(range(1, most + 1), key=cost)
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()
