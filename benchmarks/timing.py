@@ -1,0 +1,156 @@
+"""One stream, a flushed L2 cache, CUDA events: how everything here is timed.
+
+CuPy is imported by the first call, so that the rest runs on machines without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Array = Any  # cupy.ndarray
+Outputs = dict[str, Any]  # y, and with backward dx, dweight and dbias
+Key = TypeVar("Key", bound=Hashable)
+
+FLUSH_BYTES = 256 * 10**6  # several times the L2 cache
+COPY_BYTES = 2**30
+WARM_UPS = 3  # calls before a capture: compilation, and the memory pool's growth
+POISON = 0xFF  # as every byte of a float of any width: NaN
+
+
+@dataclass
+class Job:
+    """One candidate's forward, or forward and backward, of one row.
+
+    Attributes:
+        run: does it once: launches a graph, or calls and waits where there is none.
+        outputs: the results of the last run, as CuPy arrays.
+        buffers: address and bytes of each output that a run writes to in place.
+        on_device: whether CUDA events around ``run`` see all of it.
+    """
+
+    run: Callable[[], object]
+    outputs: Callable[[], dict[str, Array]]
+    buffers: list[tuple[int, int]]
+    on_device: bool = True
+
+
+class Timer:
+    """The stream that all candidates share, and the clock on it.
+
+    Attributes:
+        stream: a CuPy stream that waits for no other; current from here on.
+    """
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream.use()
+        self._buffer = cupy.zeros(FLUSH_BYTES // 4, cupy.float32)
+        self._largest = cupy.zeros((), cupy.float32)
+        self._start, self._end = cupy.cuda.Event(), cupy.cuda.Event()
+
+    def flush(self) -> None:
+        """Read more than the L2 cache holds, so that what follows finds none of its inputs there.
+
+        Reading leaves no line that would have to be written back while the next one is timed.
+        On the GPU it takes longer than the host takes to queue what is timed after it, so the
+        events' interval holds no wait for the host.
+        """
+        self._buffer.max(out=self._largest)
+
+    def device_us(self, launch: Callable[[], object]) -> float:
+        """Microseconds on the GPU from before ``launch`` to after it, with a flushed cache."""
+        self.flush()
+        self._start.record(self.stream)
+        launch()
+        self._end.record(self.stream)
+        self._end.synchronize()
+        return 1e3 * self._cupy.cuda.get_elapsed_time(self._start, self._end)
+
+    def wall_us(self, call: Callable[[], object]) -> float:
+        """Microseconds on the host that ``call``, which waits for its results, takes."""
+        self.flush()
+        self.stream.synchronize()
+        start = time.perf_counter()
+        call()
+        return 1e6 * (time.perf_counter() - start)
+
+    def medians(self, jobs: Mapping[Key, Job], rounds: int) -> dict[Key, float]:
+        """The median microseconds of each job over ``rounds``, each of which runs every job once.
+
+        What drifts, such as the clock rate, so hits all of them alike.
+        """
+        samples: dict[Key, list[float]] = {key: [] for key in jobs}
+        for _ in range(rounds):
+            for key, job in jobs.items():
+                measure = self.device_us if job.on_device else self.wall_us
+                samples[key].append(measure(job.run))
+        return {key: statistics.median(values) for key, values in samples.items()}
+
+    def poison(self, job: Job) -> None:
+        """Fill the job's outputs with NaN, so that what a run leaves unwritten shows."""
+        for address, nbytes in job.buffers:
+            self._cupy.cuda.runtime.memsetAsync(address, POISON, nbytes, self.stream.ptr)
+
+    def copy_rate(self, rounds: int = 15) -> float:
+        """Bytes a second, read plus written, of copying 1 GiB from device memory to itself."""
+        source = self._cupy.arange(COPY_BYTES // 4, dtype=self._cupy.float32)
+        target = self._cupy.empty_like(source)
+
+        def copy() -> None:
+            target.data.copy_from_device_async(source.data, COPY_BYTES, self.stream)
+
+        copy()
+        seconds = 1e-6 * statistics.median(self.device_us(copy) for _ in range(rounds))
+        return 2 * COPY_BYTES / seconds
+
+    def capture(self, step: Callable[[], Outputs]) -> Job:
+        """Capture ``step``, whose work CuPy's current stream sees, in a graph.
+
+        Args:
+            step: returns CuPy arrays, which every replay overwrites.
+        """
+        # A pool of its own keeps the graph's temporary memory from others, to whom CuPy would
+        # lend it once the capture has ended.
+        pool = self._cupy.cuda.MemoryPool()
+        with self._cupy.cuda.using_allocator(pool.malloc):
+            for _ in range(WARM_UPS):
+                step()
+            self.stream.synchronize()
+            self.stream.begin_capture()
+            try:
+                outputs = step()
+            except BaseException:
+                with contextlib.suppress(Exception):  # the first error is the one to show
+                    self.stream.end_capture()
+                raise
+            graph = self.stream.end_capture()
+        kept = (graph, pool)  # a pool that is gone would give the graph's memory back
+        buffers = [(a.data.ptr, a.nbytes) for a in outputs.values()]
+        return Job(lambda: kept[0].launch(self.stream), lambda: outputs, buffers)
+
+
+def host_us(call: Callable[[], object], wait: Callable[[], object], rounds: int = 10) -> float:
+    """Median microseconds on the host of one ``call``, which only queues work.
+
+    Args:
+        call: what is timed, 200 times a round, which does not fill the GPU's queue.
+        wait: waits until the queue is empty; not timed.
+        rounds: how many; one more warms up.
+    """
+    calls = 200
+    samples = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        samples.append(1e6 * (time.perf_counter() - start) / calls)
+        wait()
+    return statistics.median(samples[1:])
