@@ -26,7 +26,7 @@ class Engine:
         return _to_gpu(array)
 
     def get(self, array: Any) -> np.ndarray | None:
-        return array.get() if gpu.is_cupy(array) else array
+        return _to_host(array) if gpu.is_cupy(array) else array
 
     def active(self) -> contextlib.AbstractContextManager:
         return kernels.interpret() if self.name == "interpret" else contextlib.nullcontext()
@@ -54,6 +54,12 @@ def _to_gpu(array: np.ndarray) -> Any:
         return cupy.asarray(array)
     start = array.ctypes.data - base.ctypes.data
     return cupy.ndarray(array.shape, array.dtype, owner.data + start, array.strides)
+
+
+def _to_host(array: Any) -> np.ndarray:
+    """A copy in host memory with the axes in the same order there: ``get`` makes all C-order."""
+    order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    return array.transpose(order).get().transpose(np.argsort(order))
 
 
 CPU, INTERPRET, CUDA = Engine("cpu"), Engine("interpret"), Engine("cuda")

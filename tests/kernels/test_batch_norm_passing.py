@@ -117,10 +117,7 @@ def test_activation_and_residual(engine, shape, layout, dtype, activation, joine
         result = kernels.batch_norm_forward(x, weight, bias, addend=addend, activation=activation)
         assert (result.sign is not None) == (joined and activation == "relu")
         passing = kernels.Passing(bias, addend, result.sign, activation)
-        back = kernels.batch_norm_backward(
-            dy, x, weight, result.mean, result.rstd, residual=result.residual, passing=passing,
-            needs=(True,) * 4,
-        )  # fmt: skip
+        back = kernels.batch_norm_gradients(dy, x, weight, result.statistics, passing, (True,) * 4)
         return (result.y, *back)
 
     got_y, dx, dweight, dbias, daddend = engine.run(
@@ -162,9 +159,8 @@ def test_every_family(engine, shape, layout, dtype):
         result = kernels.batch_norm_forward(
             x, weight, bias, running_mean, running_var, num_batches_tracked=count
         )
-        back = kernels.batch_norm_backward(
-            dy, x, weight, result.mean, result.rstd, residual=result.residual
-        )
+        mean, rstd, residual = result.statistics.arrays
+        back = kernels.batch_norm_backward(dy, x, weight, mean, rstd, residual=residual)
         return (result.y, *back, running_mean, running_var, count)
 
     dy = dy.astype(dtype)
@@ -203,8 +199,9 @@ def test_a_graph_replayed_and_calls_on_other_streams_agree(shape):
     def step():
         result = kernels.batch_norm_forward(x, activation="silu")
         passing = kernels.Passing(None, None, None, "silu")
+        mean, rstd, residual = result.statistics.arrays
         back = kernels.batch_norm_backward(
-            dy, x, None, result.mean, result.rstd, residual=result.residual, passing=passing
+            dy, x, None, mean, rstd, residual=residual, passing=passing
         )
         return result.y, back[0]
 

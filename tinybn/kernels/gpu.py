@@ -1,6 +1,6 @@
 """What the host asks of the GPU: is there one, how much memory, which stream.
 
-Beside ``launch.py`` the only file that knows ``cupy.cuda``. CuPy is imported
+Beside ``launch`` the only one that knows ``cupy.cuda``. CuPy is imported
 by the first call that needs it, never by ``import tinybn``.
 """
 
@@ -10,7 +10,7 @@ import contextlib
 import functools
 import importlib.util
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ..errors import DeviceError, MissingDependency
@@ -77,6 +77,28 @@ def on_device(index: int) -> contextlib.AbstractContextManager:
     """A context in which CuPy allocates and launches on device ``index``."""
     cuda = cupy().cuda
     return _NOTHING if cuda.runtime.getDevice() == index else cuda.Device(index)
+
+
+@functools.cache
+def calls() -> SimpleNamespace:
+    """CuPy's functions that a call made again and again uses, without looking them up each time.
+
+    Attributes:
+        device: the current device's index.
+        stream: the current stream.
+        alloc: memory from the current pool, by bytes.
+        array: CuPy's array class.
+    """
+    module = cupy()
+    return SimpleNamespace(
+        device=module.cuda.runtime.getDevice, stream=module.cuda.get_current_stream,
+        alloc=module.cuda.alloc, array=module.ndarray,
+    )  # fmt: skip
+
+
+def enter(index: int) -> None:
+    """Make device ``index``, and its CUDA context, this thread's current one."""
+    cupy().cuda.runtime.setDevice(index)
 
 
 @functools.cache

@@ -126,7 +126,7 @@ def batch_norm_forward(
     residual: Array | None,
     *,
     eps: float,
-    momentum: float,
+    momentum: float | Array,
     activation: str | None,
 ) -> None:
     """Statistics as above and y = activation((x − mean)·rstd·weight + bias + addend).
@@ -134,7 +134,7 @@ def batch_norm_forward(
     ``tracked``, 0-d, goes up by one; ``sign`` gets where the activation's argument is positive.
     """
     batch_norm_stats_forward(
-        x, running_mean, running_var, mean, rstd, residual, eps=eps, momentum=momentum
+        x, running_mean, running_var, mean, rstd, residual, eps=eps, momentum=float(momentum)
     )
     if tracked is not None:
         tracked += 1

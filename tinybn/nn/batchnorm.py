@@ -152,19 +152,12 @@ class _BatchNorm(Module):
             self.weight,
             self.bias,
             training=from_batch,
-            momentum=self._batch_weight() if updates else 0.0,
+            momentum=self.momentum if updates else 0.0,
             eps=self.eps,
             residual=residual,
             activation=activation,
             num_batches_tracked=self.num_batches_tracked if updates else None,
         )
-
-    def _batch_weight(self) -> float:
-        """This batch's weight in the running statistics; None averages, the k-th batch by 1/k."""
-        if self.momentum is not None:
-            return self.momentum
-        assert self.num_batches_tracked is not None
-        return 1 / (int(self.num_batches_tracked.item()) + 1)
 
     def extra_repr(self) -> str:
         shown = (

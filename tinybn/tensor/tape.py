@@ -99,7 +99,7 @@ class Node:
         self.hooks: list[Callable] | None = None
         self.retain: weakref.ref | None = None
         self._saved: tuple = ()
-        self._versions: tuple = ()
+        self._versions: Sequence[tuple[Version, int]] = ()
         self._freed = False
 
     def save(self, *values: Any) -> None:
@@ -122,13 +122,13 @@ class Node:
                 )
         return self._saved
 
-    def _watch(self, tensors: Sequence[Any]) -> None:
+    def _watch(self, tensors: Sequence[Tensor]) -> None:
         """Remember the versions of those tensors whose arrays were saved."""
         if self._saved:
-            saved = {id(value) for value in self._saved}
-            self._versions = tuple(
-                (t._version, t._version.value) for t in tensors if id(t.data) in saved
-            )
+            saved = set(map(id, self._saved))
+            self._versions = [
+                (t._version, t._version.value) for t in tensors if id(t._data) in saved
+            ]
 
     def _free(self) -> None:
         self.parents = self._saved = self._versions = ()
@@ -160,24 +160,32 @@ def apply(op: type[Op], *inputs: Any, **options: Any) -> Tensor:
     ``options`` go to ``op.forward`` as keywords and get no gradient.
     """
     recording = is_grad_enabled()
-    arrays, needs = [], []
-    first = None
+    tensors, arrays, needs = [], [], []
     for value in inputs:
-        is_input = isinstance(value, _tensor_type)
-        arrays.append(value.data if is_input else value)
-        if is_input and first is None:
-            first = arrays[-1]
-        needs.append(is_input and recording and value._requires_grad)
-    if first is not None and (device := elsewhere(first)) is not None:
-        with use(device):
-            return apply(op, *inputs, **options)
+        if isinstance(value, _tensor_type):
+            tensors.append(value)
+            arrays.append(value._data)
+            needs.append(recording and value._requires_grad)
+        else:
+            arrays.append(value)
+            needs.append(False)
+    on_host = True
+    if tensors:
+        first = tensors[0]._data
+        on_host = isinstance(first, np.ndarray)
+        if (device := elsewhere(first)) is not None:
+            with use(device):
+                return apply(op, *inputs, **options)
     node = Node(op, tuple(needs))
-    with np.errstate(all="ignore"):  # infinities and NaN are values here, as on the GPU
+    if on_host:
+        with np.errstate(all="ignore"):  # infinities and NaN are values here, as on the GPU
+            result = _tensor_type.wrap(op.forward(node, *arrays, **options))
+    else:
         result = _tensor_type.wrap(op.forward(node, *arrays, **options))
-    if op.view and shares_memory(result.data, arrays[0]):
+    if op.view and shares_memory(result._data, arrays[0]):
         _share_version(inputs[0], result)
-    if True in needs and is_float(result.dtype):
-        _record(node, inputs, result)
+    if True in needs and is_float(result._data.dtype):
+        _record(node, inputs, tensors, result)
     return result
 
 
@@ -187,13 +195,13 @@ def _share_version(base: Tensor, view: Tensor) -> None:
     view._version.add_view(view)
 
 
-def _record(node: Node, inputs: tuple[Any, ...], result: Tensor) -> None:
+def _record(node: Node, inputs: tuple[Any, ...], tensors: list[Tensor], result: Tensor) -> None:
     node.parents = tuple(
-        (value if value._node is None else value._node) if need else None
-        for value, need in zip(inputs, node.needs, strict=True)
-    )
-    node.shape, node.dtype = result.shape, result.dtype
-    node._watch([*(value for value in inputs if is_tensor(value)), result])
+        [(v if v._node is None else v._node) if need else None
+         for v, need in zip(inputs, node.needs)]
+    )  # fmt: skip
+    node.shape, node.dtype = result._data.shape, result._data.dtype
+    node._watch([*tensors, result])
     result._node = node
     result._requires_grad = True
 

@@ -281,7 +281,7 @@ def batch_norm_forward_kernel(
     running_mean_ptr, running_var_ptr, tracked_ptr, slots_ptr,
     rows, C, S: tl.constexpr, stride_n: tl.constexpr, stride_c: tl.constexpr,
     stride_s: tl.constexpr, parts, part_rows, tiles, units, zero, nil,
-    eps, momentum, keep, unbias,
+    eps, momentum_ptr, momentum, keep, unbias,
     FLAT: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr, ACTIVATION: tl.constexpr,
     REDUCE: tl.constexpr, APPLY: tl.constexpr, HOLD: tl.constexpr, SPLIT: tl.constexpr,
     TAGGED: tl.constexpr, LOADED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -289,6 +289,9 @@ def batch_norm_forward_kernel(
 ):  # fmt: skip
     first = tl.program_id(0)
     programs = tl.num_programs(0)
+    if momentum_ptr is not None:
+        momentum = tl.load(momentum_ptr).to(momentum.dtype)
+        keep = 1 - momentum
     tag = 0
     if TAGGED:
         tag = next_tag(slots_ptr, (first // parts) * BLOCK_C * parts + first % parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from .backward import batch_norm_backward_kernel
 from .forward import batch_norm_forward_kernel
 from .normalize import batch_norm_normalize_kernel
 from .plan import REGISTERS, TILE, Plan, make_plan, power_of_two
-from .workspace import slots
+from .workspace import Workspace, workspace
 
 MERGED = 1024  # values that a program merges at once
 ON_NO_GPU = 2  # multiprocessors of the interpreter: enough to split a channel
@@ -60,15 +60,18 @@ class _BatchNormKernel(KernelObject):
             self.block_rows, self.block_channels,
         )  # fmt: skip
 
-    def _launches(self, x: Array, arguments: dict[str, Any], compiling: bool) -> list[Launch]:
-        """One launch, or two: reduce and apply."""
+    def _launches(
+        self, x: Array, arguments: dict[str, Any], compiling: bool = False
+    ) -> tuple[list[Launch], Workspace | None]:
+        """One launch, or two (reduce and apply); and what their ``slots_ptr`` comes from."""
         c = Channels.of(x)
         plan = self._plan(c, x, compiling)
         split = plan.parts > 1
         tagged = split and plan.together
         words = 2 * plan.block_channels * (plan.units + plan.units // plan.parts)
+        space = workspace(self.name, plan, words, tagged) if split else None
         arguments |= dict(
-            slots_ptr=slots(x, words, tagged, (self.name, plan)) if split else None,
+            slots_ptr=space.slots(x) if space is not None else None,
             rows=c.rows, C=c.channels, S=1 if c.flat else c.positions, stride_n=c.stride_n,
             stride_c=c.stride_c, stride_s=c.stride_s, FLAT=c.flat, WIDE=c.wide,
             parts=plan.parts, part_rows=plan.part_rows, tiles=plan.tiles, units=plan.units,
@@ -81,22 +84,45 @@ class _BatchNormKernel(KernelObject):
         grid = (plan.programs,)
         options = Options(plan.warps, plan.registers, cooperative=tagged)
         if plan.together:
-            return [(grid, options, arguments)]
+            return [(grid, options, arguments)], space
         return [
             (grid, options, arguments | dict(APPLY=False)),
             (grid, options, arguments | dict(REDUCE=False)),
-        ]
+        ], space
 
     def _run(self, x: Array, arguments: dict[str, Any]) -> None:
-        for grid, options, values in self._launches(x, arguments, compiling=False):
+        launches, _ = self._launches(x, arguments)
+        for grid, options, values in launches:
             self.launcher(grid, options, **values)
+
+    def _prepare(
+        self, x: Array, arguments: dict[str, Any], varying: Sequence[str]
+    ) -> Callable[..., None]:
+        """A call that takes the addresses of the arrays in ``varying``, those that are not None."""
+        launches, space = self._launches(x, arguments)
+        device, dtype, calls = x.data.device_id, x.dtype, gpu.calls()
+        names = (*varying, "slots_ptr")
+        prepared = [
+            self.launcher.prepare(grid, options, values, names)
+            for grid, options, values in launches
+        ]
+
+        def call(*addresses: int) -> None:
+            stream = calls.stream()
+            if space is not None:
+                slots = space.on_stream(device, stream, dtype)
+                addresses = (*addresses, slots.data.ptr)
+            for launch in prepared:
+                launch(stream.ptr, *addresses)
+
+        return call
 
     def launches(
         self, dtype: np.dtype, shape: tuple[int, ...]
     ) -> list[tuple[Mapping[str, Any], Options]]:
         x = np.zeros(shape, dtype)
         channel = np.zeros(shape[1], accumulation_dtype(dtype))
-        launches = self._launches(x, self._example(x, channel), compiling=True)
+        launches, _ = self._launches(x, self._example(x, channel), compiling=True)
         return [(values, options) for _, options, values in launches]
 
     def _example(self, x: Array, channel: Array) -> dict[str, Any]:
@@ -117,24 +143,36 @@ class BatchNormForward(_BatchNormKernel):
     ) -> dict[str, Any]:  # fmt: skip
         n = x.size // x.shape[1]
         running = x.dtype if running_mean is None else running_mean.dtype
+        known = isinstance(momentum, (int, float))
         return dict(
             x_ptr=x, addend_ptr=addend, weight_ptr=weight, bias_ptr=bias, y_ptr=y, sign_ptr=sign,
             mean_ptr=mean, rstd_ptr=rstd, residual_ptr=residual, running_mean_ptr=running_mean,
             running_var_ptr=running_var, tracked_ptr=tracked, nil=scalar(0.0, x.dtype),
-            eps=scalar(eps, x.dtype), momentum=scalar(momentum, running),
-            keep=scalar(1 - momentum, running), unbias=scalar(n / max(n - 1, 1), x.dtype),
-            ACTIVATION=activation,
+            eps=scalar(eps, x.dtype), momentum_ptr=None if known else momentum,
+            momentum=scalar(momentum if known else 0, running),
+            keep=scalar(1 - momentum if known else 0, running),
+            unbias=scalar(n / max(n - 1, 1), x.dtype), ACTIVATION=activation,
         )  # fmt: skip
 
     def __call__(
         self, x: Array, addend: Array | None, weight: Array | None, bias: Array | None,
         running_mean: Array | None, running_var: Array | None, tracked: Array | None,
         y: Array | None, sign: Array | None, mean: Array, rstd: Array, residual: Array | None, *,
-        eps: float, momentum: float, activation: str | None,
+        eps: float, momentum: float | Array, activation: str | None,
     ) -> None:  # fmt: skip
         self._run(x, self._arguments(
             x, addend, weight, bias, running_mean, running_var, tracked, y, sign, mean, rstd,
             residual, eps, momentum, activation,
+        ))  # fmt: skip
+
+    def prepare(self, x: Array, *arrays: Array | None, **options: Any) -> Callable[..., None]:
+        """A launch for the arrays of a call, but for the addresses that it is called with.
+
+        These are of x, addend, y, sign, mean, rstd and residual, those that are not None.
+        """
+        arguments = self._arguments(x, *arrays, **options)
+        return self._prepare(x, arguments, (
+            "x_ptr", "addend_ptr", "y_ptr", "sign_ptr", "mean_ptr", "rstd_ptr", "residual_ptr",
         ))  # fmt: skip
 
     def _example(self, x: Array, channel: Array) -> dict[str, Any]:
@@ -178,7 +216,9 @@ class BatchNormNormalizeForward(_BatchNormKernel):
     launcher = Launcher(batch_norm_normalize_kernel)
     from_variance = False
 
-    def _launches(self, x: Array, arguments: dict[str, Any], compiling: bool) -> list[Launch]:
+    def _launches(
+        self, x: Array, arguments: dict[str, Any], compiling: bool = False
+    ) -> tuple[list[Launch], None]:
         c = Channels.of(x)
         tile = TILE * 4 // accumulation_dtype(x.dtype).itemsize
         widest = 32 if c.stride_c == 1 else 1
@@ -193,7 +233,7 @@ class BatchNormNormalizeForward(_BatchNormKernel):
             channel_tiles=channel_tiles, BLOCK_R=block_r, BLOCK_C=block_c, **accumulator(x.dtype),
         )  # fmt: skip
         grid = (channel_tiles * triton.cdiv(c.rows, block_r),)
-        return [(grid, Options(warps=4), arguments)]
+        return [(grid, Options(warps=4), arguments)], None
 
     def _arguments(
         self, x, weight, bias, mean, scale, residual, y, eps, addend, sign, activation
@@ -231,6 +271,16 @@ class BatchNormForwardInference(BatchNormNormalizeForward):
             x, weight, bias, running_mean, running_var, None, y, eps, addend, sign, activation
         ))  # fmt: skip
 
+    def prepare(
+        self, x: Array, weight: Array | None, bias: Array | None, running_mean: Array,
+        running_var: Array, y: Array, *, eps: float, addend: Array | None, activation: str | None,
+    ) -> Callable[..., None]:  # fmt: skip
+        """A launch for the arrays of a call, but for the addresses of x, addend if any, and y."""
+        arguments = self._arguments(
+            x, weight, bias, running_mean, running_var, None, y, eps, addend, None, activation
+        )
+        return self._prepare(x, arguments, ("x_ptr", "addend_ptr", "y_ptr"))
+
 
 class BatchNorm2dNchwForwardInference(BatchNormForwardInference):
     """Inference on [N, C, H, W] in either memory layout, under the name that graphs use."""
@@ -266,6 +316,26 @@ class BatchNormBackward(_BatchNormKernel):
         self._run(x, self._arguments(
             dy, x, weight, mean, rstd, residual, dx, dweight, dbias, 0.0, bias, addend, sign,
             daddend, activation,
+        ))  # fmt: skip
+
+    def prepare(
+        self, dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array,
+        residual: Array | None, dx: Array | None, dweight: Array | None, dbias: Array | None, *,
+        bias: Array | None, addend: Array | None, sign: Array | None, daddend: Array | None,
+        activation: str | None,
+    ) -> Callable[..., None]:  # fmt: skip
+        """A launch for the arrays of a call, but for the addresses that it is called with.
+
+        These are of dy, x, addend, sign, mean, rstd, residual, dx, dweight, dbias and
+        daddend, those that are not None.
+        """
+        arguments = self._arguments(
+            dy, x, weight, mean, rstd, residual, dx, dweight, dbias, 0.0, bias, addend, sign,
+            daddend, activation,
+        )  # fmt: skip
+        return self._prepare(x, arguments, (
+            "dy_ptr", "x_ptr", "addend_ptr", "sign_ptr", "mean_ptr", "scale_ptr", "residual_ptr",
+            "dx_ptr", "dweight_ptr", "dbias_ptr", "daddend_ptr",
         ))  # fmt: skip
 
     def _example(self, x: Array, channel: Array) -> dict[str, Any]:

@@ -8,26 +8,54 @@ the graph may be replayed on any stream.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import functools
+import threading
+from typing import Any
 
 import numpy as np
 
 from .. import gpu
-from ..arrays import Array, accumulation_dtype, namespace
+from ..arrays import Array, accumulation_dtype
 
-_tagged: dict[tuple, Array] = {}
+PER_THREAD_STREAM = 2  # cudaStreamPerThread: one name for as many streams as threads
 
 
-def slots(x: Array, words: int, tagged: bool, plan: Hashable) -> Array:
-    """``words`` slots on x's device, zeros at first where they are ``tagged``."""
-    xp = namespace(x)
-    if not tagged or not gpu.is_cupy(x):
-        return xp.empty(words, np.int64 if tagged else accumulation_dtype(x.dtype))
-    stream = xp.cuda.get_current_stream()
-    if gpu.capturing(stream):
-        return xp.zeros(words, np.int64)
-    key = (x.data.device_id, stream.ptr, plan)
-    found = _tagged.get(key)
-    if found is None:
-        found = _tagged[key] = xp.zeros(words, np.int64)
-    return found
+class Workspace:
+    """The slots of one plan of one kernel.
+
+    Args:
+        words: how many.
+        tagged: whether they start as zeros and are kept.
+    """
+
+    def __init__(self, words: int, tagged: bool) -> None:
+        self._words, self._tagged = words, tagged
+        self._kept: dict[tuple, Array] = {}
+
+    def slots(self, x: Array) -> Array:
+        """Slots for a launch on x's device, and there on the current stream."""
+        if gpu.is_cupy(x):
+            return self.on_stream(x.data.device_id, gpu.calls().stream(), x.dtype)
+        return self._new(np, x.dtype)
+
+    def on_stream(self, device: int, stream: Any, dtype: np.dtype) -> Array:
+        """Slots for a launch on CuPy's ``stream``, the current one of ``device``."""
+        if not self._tagged or gpu.capturing(stream):
+            return self._new(gpu.cupy(), dtype)
+        owner = threading.get_ident() if stream.ptr == PER_THREAD_STREAM else None
+        key = (device, stream.ptr, owner)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = self._new(gpu.cupy(), dtype)
+        return found
+
+    def _new(self, xp: Any, dtype: np.dtype) -> Array:
+        if self._tagged:
+            return xp.zeros(self._words, np.int64)
+        return xp.empty(self._words, accumulation_dtype(dtype))
+
+
+@functools.cache
+def workspace(kernel: str, plan: Any, words: int, tagged: bool) -> Workspace:
+    """The slots of ``plan`` of ``kernel``: tags go up in step only if no other plan writes them."""
+    return Workspace(words, tagged)

@@ -6,25 +6,30 @@ library on the same device. Nothing is written before the checks have passed.
 
 from .batch_norm import (
     BatchNormResult,
-    Passing,
-    batch_norm_2d_nchw_backward,
     batch_norm_2d_nchw_forward_inference,
-    batch_norm_backward,
     batch_norm_forward,
     batch_norm_forward_inference,
-    batch_norm_frozen_backward,
     batch_norm_normalize_forward,
     batch_norm_statistics,
     batch_norm_stats_forward,
 )
+from .batch_norm_backward import (
+    Passing,
+    batch_norm_2d_nchw_backward,
+    batch_norm_backward,
+    batch_norm_frozen_backward,
+    batch_norm_gradients,
+)
 from .cross_entropy import CrossEntropyRows, cross_entropy_backward, cross_entropy_forward
 from .optimizers import adam_step, sgd_step
 from .random import dropout, random_normal, random_uniform, random_words
+from .repeat import Statistics
 
 __all__ = [
     "BatchNormResult",
     "CrossEntropyRows",
     "Passing",
+    "Statistics",
     "adam_step",
     "batch_norm_2d_nchw_backward",
     "batch_norm_2d_nchw_forward_inference",
@@ -32,6 +37,7 @@ __all__ = [
     "batch_norm_forward",
     "batch_norm_forward_inference",
     "batch_norm_frozen_backward",
+    "batch_norm_gradients",
     "batch_norm_normalize_forward",
     "batch_norm_statistics",
     "batch_norm_stats_forward",

@@ -1,18 +1,19 @@
-"""The six BatchNorm functions, and what the tape needs beside them."""
+"""BatchNorm's forward functions, and what the tape needs beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import ArgumentError, ShapeError
-from .. import layout
-from ..arrays import Array, accumulation_dtype, contiguous, namespace
+from .. import gpu, layout
+from ..arrays import Array, accumulation_dtype, namespace
 from ..engines import implementation
 from ..reference import ACTIVATIONS
 from .checks import (
+    check_array,
     check_channels,
     check_eps,
     check_input,
@@ -22,36 +23,19 @@ from .checks import (
     check_same_place,
     check_writable,
 )
-
-
-def _contiguous(array: Array | None) -> Array | None:
-    return None if array is None else contiguous(array)
-
-
-def _written(result: Array, out: Array | None) -> Array:
-    """``out`` with ``result`` in it, or ``result`` where no ``out`` was given."""
-    if out is None or out is result:
-        return result
-    out[...] = result
-    return out
-
-
-def _result_like(x: Array, out: Array | None, *inputs: Array) -> Array:
-    """Where a kernel writes: ``out`` itself if it lies as ``x`` does, apart from all inputs."""
-    if out is None or out.strides != x.strides:
-        return layout.like(x)
-    overlaps = any(namespace(x).may_share_memory(out, a) for a in (x, *inputs))
-    return layout.like(x) if overlaps else out
+from .repeat import Repeats, Statistics, Template
+from .results import contiguous_or_none, result_like, taken_as_they_are, written
 
 
 def _check_training(
-    x: Array, running_mean: Array | None, running_var: Array | None, eps: float, momentum: float
-) -> None:
+    x: Array, running_mean: Array | None, running_var: Array | None, eps: float,
+    momentum: float | None,
+) -> None:  # fmt: skip
     check_input(x)
     check_eps(eps)
     check_pair(running_mean, running_var)
     check_channels(x, running_mean=running_mean, running_var=running_var)
-    if not 0 <= momentum <= 1:
+    if momentum is not None and not 0 <= momentum <= 1:
         raise ArgumentError(f"momentum is {momentum}; wanted 0 to 1")
     check_writable(running_mean, "running_mean")
     check_writable(running_var, "running_var")
@@ -60,6 +44,20 @@ def _check_training(
             f"x has shape {x.shape}, {x.size // max(x.shape[1], 1)} value a channel; wanted more "
             "than one, since batch statistics of one value are its value and 0"
         )
+
+
+def _check_count(x: Array, num_batches_tracked: Array | None, momentum: float | None) -> None:
+    if num_batches_tracked is None:
+        if momentum is None:
+            raise ArgumentError(
+                "momentum is None without num_batches_tracked; wanted 0 to 1, or None to average "
+                "as many batches as were tracked"
+            )
+        return
+    check_array(num_batches_tracked, "num_batches_tracked", (np.dtype(np.int64),), "int64")
+    check_same_place(x, num_batches_tracked, "num_batches_tracked")
+    if num_batches_tracked.shape != ():
+        raise ShapeError(f"num_batches_tracked has shape {num_batches_tracked.shape}; wanted ()")
 
 
 def _check_passing(x: Array, addend: Array | None, activation: str | None) -> None:
@@ -77,36 +75,18 @@ def _check_passing(x: Array, addend: Array | None, activation: str | None) -> No
         )
 
 
-class Passing(NamedTuple):
-    """What a forward pass applied after BatchNorm, for :func:`batch_norm_backward`.
-
-    Attributes:
-        bias: [C] or None, as forward had it.
-        addend: as forward had it; not read where ``sign`` is given.
-        sign: from :class:`BatchNormResult`.
-        activation: its name, or None.
-    """
-
-    bias: Array | None
-    addend: Array | None
-    sign: Array | None
-    activation: str | None
-
-
 class BatchNormResult(NamedTuple):
     """What :func:`batch_norm_forward` returns.
 
     Attributes:
         y: of x's shape, dtype and layout.
-        mean, rstd, residual: [C]; see :func:`batch_norm_statistics`.
+        statistics: mean, rstd and residual, [C] each; see :func:`batch_norm_statistics`.
         sign: where the activation was given a positive number, as bools of x's shape; only
             for ReLU with an addend, else None: backward then needs neither.
     """
 
     y: Array
-    mean: Array
-    rstd: Array
-    residual: Array
+    statistics: Statistics
     sign: Array | None
 
 
@@ -121,7 +101,7 @@ def batch_norm_forward(
     addend: Array | None = None,
     activation: str | None = None,
     eps: float = 1e-5,
-    momentum: float = 0.1,
+    momentum: float | None = 0.1,
 ) -> BatchNormResult:
     """BatchNorm in training at once: statistics, running statistics and y.
 
@@ -130,7 +110,8 @@ def batch_norm_forward(
     Args:
         x: as for :func:`batch_norm_stats_forward`.
         weight, bias: [C], or None for 1 and 0.
-        running_mean, running_var, eps, momentum: as for :func:`batch_norm_stats_forward`.
+        running_mean, running_var, eps: as for :func:`batch_norm_stats_forward`.
+        momentum: likewise, or None for 1/(num_batches_tracked + 1), the average of all batches.
         num_batches_tracked: 0-d int64, goes up by one.
         addend: of x's shape and dtype, such as a residual connection's.
         activation: None, ``"relu"``, ``"silu"`` or ``"gelu"`` (exact).
@@ -141,26 +122,83 @@ def batch_norm_forward(
 
     Source: Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167, algorithm 1.
     """
+    columns: Sequence[Array | None]
+    columns = (weight, bias, running_mean, running_var, num_batches_tracked)
+    key, again = _forwards.find((x, addend), columns, eps, momentum, activation)
+    if again is not None:
+        return again(x, addend)
     _check_training(x, running_mean, running_var, eps, momentum)
     check_channels(x, weight=weight, bias=bias)
+    _check_count(x, num_batches_tracked, momentum)
     _check_passing(x, addend, activation)
-    xp, wide = namespace(x), accumulation_dtype(x.dtype)
+    regular = taken_as_they_are(x, (addend,), columns)
     x = layout.dense(x)
     if addend is not None:
         addend = layout.in_layout_of(addend, x)
-    y = layout.like(x)
+    columns = [contiguous_or_none(column) for column in columns]
+    share = momentum if momentum is not None else _equal_share(num_batches_tracked)
+    options = dict(eps=float(eps), momentum=share, activation=activation)
+    kernel = implementation("batch_norm_forward", x)
+    if key is not None and regular and momentum is not None:
+        call = _Forward(kernel, x, addend, columns, options)
+        _forwards.keep(key, columns, call)
+        return call(x, addend)
+    y, sign, statistics = _results(x, addend, activation)
+    kernel(x, addend, *columns, y, sign, *statistics, **options)
+    if running_mean is not None and running_var is not None:
+        written(columns[2], running_mean)
+        written(columns[3], running_var)
+    return BatchNormResult(y, Statistics.of(statistics), sign)
+
+
+def _results(
+    x: Array, addend: Array | None, activation: str | None
+) -> tuple[Array, Array | None, Array]:
+    """Where forward writes y, sign and [3, C] statistics."""
     needs_sign = addend is not None and activation == "relu"
     sign = layout.like(x, np.dtype(bool)) if needs_sign else None
-    mean, rstd, residual = xp.empty((3, x.shape[1]), wide)
-    running = [_contiguous(running_mean), _contiguous(running_var)]
-    implementation("batch_norm_forward", x)(
-        x, addend, _contiguous(weight), _contiguous(bias), *running, num_batches_tracked, y, sign,
-        mean, rstd, residual, eps=float(eps), momentum=float(momentum), activation=activation,
-    )  # fmt: skip
-    if running_mean is not None and running_var is not None:
-        _written(running[0], running_mean)
-        _written(running[1], running_var)
-    return BatchNormResult(y, mean, rstd, residual, sign)
+    statistics = namespace(x).empty((3, x.shape[1]), accumulation_dtype(x.dtype))
+    return layout.like(x), sign, statistics
+
+
+def _equal_share(num_batches_tracked: Array) -> Array:
+    """The weight with which running statistics are the average of all batches, as a 0-d array.
+
+    On a GPU the host need not know it.
+    """
+    return namespace(num_batches_tracked).asarray(1.0 / (num_batches_tracked + 1.0))
+
+
+class _Forward:
+    """A forward call on a GPU, prepared for tensors like these and for these columns."""
+
+    def __init__(
+        self, kernel: Any, x: Array, addend: Array | None, columns: Sequence[Array | None],
+        options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        y, sign, statistics = _results(x, addend, options["activation"])
+        self._y, self._sign = Template(y), None if sign is None else Template(sign)
+        self._alloc, self._nbytes = gpu.calls().alloc, statistics.nbytes
+        self._channels, self._dtype = x.shape[1], statistics.dtype
+        self._row = statistics.strides[0]
+        self._launch = kernel.prepare(x, addend, *columns, y, sign, *statistics, **options)
+
+    def __call__(self, x: Array, addend: Array | None) -> BatchNormResult:
+        y, sign, row = self._y(), None, self._row
+        memory = self._alloc(self._nbytes)
+        mean = memory.ptr
+        if addend is None:
+            self._launch(x.data.ptr, y.data.ptr, mean, mean + row, mean + 2 * row)
+        else:
+            tensors = [x, addend, y]
+            if self._sign is not None:
+                sign = self._sign()
+                tensors.append(sign)
+            self._launch(*(t.data.ptr for t in tensors), mean, mean + row, mean + 2 * row)
+        return BatchNormResult(y, Statistics(self._channels, self._dtype, memory), sign)
+
+
+_forwards = Repeats()
 
 
 def batch_norm_statistics(
@@ -179,12 +217,12 @@ def batch_norm_statistics(
     _check_training(x, running_mean, running_var, eps, momentum)
     xp, wide = namespace(x), accumulation_dtype(x.dtype)
     mean, rstd, residual = (xp.empty(x.shape[1], wide) for _ in range(3))
-    running = [_contiguous(running_mean), _contiguous(running_var)]
+    running = [contiguous_or_none(running_mean), contiguous_or_none(running_var)]
     run = implementation("batch_norm_stats_forward", x)
     run(layout.dense(x), *running, mean, rstd, residual, eps=float(eps), momentum=float(momentum))
     if running_mean is not None and running_var is not None:
-        _written(running[0], running_mean)
-        _written(running[1], running_var)
+        written(running[0], running_mean)
+        written(running[1], running_var)
     return mean, rstd, residual
 
 
@@ -225,7 +263,7 @@ def batch_norm_stats_forward(
     mean, rstd, _ = batch_norm_statistics(x, running_mean, running_var, eps=eps, momentum=momentum)
     if out is None:
         return mean, rstd
-    return _written(mean, out[0]), _written(rstd, out[1])
+    return written(mean, out[0]), written(rstd, out[1])
 
 
 def batch_norm_normalize_forward(
@@ -260,11 +298,11 @@ def batch_norm_normalize_forward(
     if out is not None:
         check_out(out, x, x.shape, x.dtype)
     x = layout.dense(x)
-    y = _result_like(x, out)
-    columns = [_contiguous(a) for a in (weight, bias, mean, rstd, residual)]
+    y = result_like(x, out)
+    columns = [contiguous_or_none(a) for a in (weight, bias, mean, rstd, residual)]
     if x.size:
         implementation("batch_norm_normalize_forward", x)(x, *columns, y)
-    return _written(y, out)
+    return written(y, out)
 
 
 def batch_norm_forward_inference(
@@ -286,11 +324,41 @@ def batch_norm_forward_inference(
 
     Source: Ioffe and Szegedy 2015, algorithm 2, line 11.
     """
+    columns = (weight, bias, running_mean, running_var)
+    key, again = _inferences.find((x, addend), columns, eps, activation, out is None)
+    if again is not None:
+        return again(x, addend)
     _check_passing(x, addend, activation)
-    return _inference(
+    y = _inference(
         "batch_norm_forward_inference", x, weight, bias, running_mean, running_var, eps, out,
         addend, activation,
     )  # fmt: skip
+    if key is not None and x.size and out is None and taken_as_they_are(x, (addend,), columns):
+        _inferences.keep(key, columns, _Inference(x, addend, columns, eps, activation))
+    return y
+
+
+class _Inference:
+    """An inference call on a GPU, prepared for tensors like these and for these columns."""
+
+    def __init__(
+        self, x: Array, addend: Array | None, columns: Sequence[Array | None], eps: float,
+        activation: str | None,
+    ) -> None:  # fmt: skip
+        y = layout.like(x)
+        self._y = Template(y)
+        kernel: Any = implementation("batch_norm_forward_inference", x)
+        self._launch = kernel.prepare(
+            x, *columns, y, eps=float(eps), addend=addend, activation=activation
+        )
+
+    def __call__(self, x: Array, addend: Array | None) -> Array:
+        y = self._y()
+        self._launch(*[a.data.ptr for a in (x, addend, y) if a is not None])
+        return y
+
+
+_inferences = Repeats()
 
 
 def batch_norm_2d_nchw_forward_inference(
@@ -323,128 +391,8 @@ def _inference(
     if addend is not None or activation is not None:
         addend = None if addend is None else layout.in_layout_of(addend, x)
         passing = {"addend": addend, "activation": activation}
-    y = _result_like(x, out, *([] if addend is None else [addend]))
-    columns = [_contiguous(a) for a in (weight, bias, running_mean, running_var)]
+    y = result_like(x, out, *([] if addend is None else [addend]))
+    columns = [contiguous_or_none(a) for a in (weight, bias, running_mean, running_var)]
     if x.size:
         implementation(name, x)(x, *columns, y, eps=float(eps), **passing)
-    return _written(y, out)
-
-
-def batch_norm_backward(
-    dy: Array,
-    x: Array,
-    weight: Array | None,
-    mean: Array,
-    rstd: Array,
-    *,
-    residual: Array | None = None,
-    passing: Passing | None = None,
-    needs: Sequence[bool] = (True, True, True),
-    out: Array | None = None,
-) -> tuple[Array | None, ...]:
-    """Gradients of BatchNorm in training, where mean and rstd are functions of x.
-
-    With x̂ = (x − mean)·rstd over the n values of a channel:
-    dbias = Σ dy, dweight = Σ dy·x̂, dx = weight·rstd·(dy − dbias/n − x̂·dweight/n).
-
-    Args:
-        dy: the gradient of y, with x's shape.
-        x, weight, mean, rstd, residual: as forward had them.
-        passing: what forward applied in passing; then dy is the gradient of its result.
-        needs: which of (dx, dweight, dbias), and with ``passing`` daddend, to compute.
-        out: an array of x's shape and dtype for dx.
-
-    Returns:
-        (dx, dweight, dbias): x's shape, dtype and layout; [C] in weight's
-        dtype, or float32 (float64 for float64) without one; with ``passing``
-        a fourth, daddend. None where not needed.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: for arguments that do not fit x.
-
-    Source: Ioffe and Szegedy 2015, section 3, simplified.
-    """
-    check_input(x)
-    check_channels(x, weight=weight, mean=mean, rstd=rstd, residual=residual)
-    columns = [_contiguous(a) for a in (weight, mean, rstd, residual)]
-    return _backward("batch_norm_backward", dy, x, weight, columns, needs, out, passing)
-
-
-def batch_norm_2d_nchw_backward(
-    dy: Array,
-    x: Array,
-    weight: Array | None,
-    running_mean: Array,
-    running_var: Array,
-    *,
-    eps: float = 1e-5,
-    out: Array | None = None,
-) -> tuple[Array | None, Array | None, Array | None]:
-    """Gradients of BatchNorm on [N, C, H, W] with frozen statistics, which are constants.
-
-    dx = weight·rstd·dy with rstd = 1/sqrt(running_var + eps); dbias = Σ dy;
-    dweight = Σ dy·(x − running_mean)·rstd. Arguments, results and errors as
-    for :func:`batch_norm_backward`.
-    """
-    check_nchw(x)
-    dx, dweight, dbias = batch_norm_frozen_backward(
-        dy, x, weight, running_mean, running_var, eps=eps, out=out
-    )
-    return dx, dweight, dbias
-
-
-def batch_norm_frozen_backward(
-    dy: Array,
-    x: Array,
-    weight: Array | None,
-    running_mean: Array,
-    running_var: Array,
-    *,
-    eps: float = 1e-5,
-    passing: Passing | None = None,
-    needs: Sequence[bool] = (True, True, True),
-    out: Array | None = None,
-) -> tuple[Array | None, ...]:
-    """:func:`batch_norm_2d_nchw_backward` for x of any shape that BatchNorm takes.
-
-    ``passing`` and its gradient as for :func:`batch_norm_backward`.
-    """
-    check_input(x)
-    check_eps(eps)
-    check_channels(x, weight=weight, running_mean=running_mean, running_var=running_var)
-    columns = [_contiguous(a) for a in (weight, running_mean, running_var)]
-    return _backward(
-        "batch_norm_2d_nchw_backward", dy, x, weight, columns, needs, out, passing, eps=float(eps)
-    )
-
-
-def _backward(name, dy, x, weight, columns, needs, out, passing, **options):
-    check_input(dy, "dy")
-    if dy.shape != x.shape:
-        raise ShapeError(f"dy has shape {dy.shape}; wanted that of x, {x.shape}")
-    check_same_place(x, dy, "dy")
-    if out is not None:
-        check_out(out, x, x.shape, x.dtype)
-    xp = namespace(x)
-    x = layout.dense(x)
-    dy = layout.in_layout_of(dy, x)
-    dx = _result_like(x, out, dy) if needs[0] else None
-    kind = accumulation_dtype(x.dtype) if weight is None else weight.dtype
-    make = xp.empty if x.size else xp.zeros  # sums over nothing are 0
-    dweight, dbias = (make(x.shape[1], kind) if need else None for need in needs[1:3])
-    daddend = None
-    if passing is not None:
-        if passing.addend is None or passing.sign is not None:
-            addend = None  # z is not computed again, or has no such term
-        else:
-            addend = layout.in_layout_of(passing.addend, x)
-        if len(needs) > 3 and needs[3]:
-            daddend = layout.like(x)
-        options |= dict(
-            bias=_contiguous(passing.bias), addend=addend, sign=passing.sign, daddend=daddend,
-            activation=passing.activation,
-        )  # fmt: skip
-    if x.size and any(needs):
-        implementation(name, x)(dy, x, *columns, dx, dweight, dbias, **options)
-    gradients = (None if dx is None else _written(dx, out), dweight, dbias)
-    return gradients if passing is None else (*gradients, daddend)
+    return written(y, out)

@@ -203,6 +203,13 @@ def check_tensors(**values: Any) -> None:
             raise DTypeError(f"{name} is {type(value).__name__}; wanted a Tensor")
 
 
+def check_optional_tensors(**values: Any) -> None:
+    """Raise DTypeError unless each value is a Tensor or None; the keywords name them."""
+    for name, value in values.items():
+        if value is not None and not is_tensor(value):
+            raise DTypeError(f"{name} is {type(value).__name__}; wanted a Tensor or None")
+
+
 def check_devices(name: str, *tensors: Tensor) -> None:
     """Raise DeviceError unless all tensors are on one device."""
     first = tensors[0].device

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ... import kernels
-from ...errors import ArgumentError
 from ...kernels import Passing
+from ...kernels.arrays import accumulation_dtype, namespace
 from ...kernels.functional.checks import check_channels, check_input, check_pair
 from ..tape import Array, Node, Op, apply
-from ._operands import check_tensors
+from ._operands import check_optional_tensors, check_tensors
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -32,38 +32,35 @@ class BatchNormTraining(Op):
         *,
         running_mean: Array | None,
         running_var: Array | None,
-        momentum: float,
+        momentum: float | None,
         eps: float,
         tracked: Array | None = None,
         activation: str | None = None,
     ) -> Array:
         if x.size == 0:  # an empty batch has no statistics, and changes none
-            ctx.save(x, weight, None, None, None, None, None, None, activation)
+            check_input(x)
+            check_channels(x, weight=weight, bias=bias, running_mean=running_mean)
+            zeros = namespace(x).zeros((3, x.shape[1]), accumulation_dtype(x.dtype))
+            nothing = kernels.Statistics.of(zeros)
+            ctx.save(x, weight, nothing, None, None, None, activation)
             return x.copy()
-        result = kernels.batch_norm_forward(
+        y, statistics, sign = kernels.batch_norm_forward(
             x, weight, bias, running_mean, running_var, num_batches_tracked=tracked,
             addend=addend, activation=activation, eps=eps, momentum=momentum,
         )  # fmt: skip
         # For ReLU the sign of what it is given suffices; others need all of it again.
-        again = activation is not None and result.sign is None
+        again = activation is not None and sign is None
         ctx.save(
-            x, weight, result.mean, result.rstd, result.residual, bias if again else None,
-            addend if again else None, result.sign, activation,
+            x, weight, statistics, bias if again else None, addend if again else None, sign,
+            activation,
         )  # fmt: skip
-        return result.y
+        return y
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
-        x, weight, mean, rstd, residual, *passing = ctx.saved
-        return kernels.batch_norm_backward(
-            grad,
-            x,
-            weight,
-            mean,
-            rstd,
-            residual=residual,
-            passing=Passing(*passing),
-            needs=ctx.needs,
+        x, weight, statistics, *passing = ctx.saved
+        return kernels.batch_norm_gradients(
+            grad, x, weight, statistics, Passing(*passing), ctx.needs
         )
 
 
@@ -110,7 +107,7 @@ def batch_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     training: bool = False,
-    momentum: float = 0.1,
+    momentum: float | None = 0.1,
     eps: float = 1e-5,
     *,
     residual: Tensor | None = None,
@@ -126,7 +123,8 @@ def batch_norm(
             variance with n/(n−1). None: the batch's statistics, in training or not.
         weight, bias: [C], or None for 1 and 0.
         training: normalise by the batch's statistics.
-        momentum: the weight of this batch in the running statistics.
+        momentum: the weight of this batch in the running statistics; None, with
+            num_batches_tracked, averages all batches.
         eps: added to the variance.
         residual: of input's shape and dtype, added to the result before the activation.
         activation: None, ``"relu"``, ``"silu"`` or ``"gelu"`` (exact), applied last. Both are
@@ -145,23 +143,16 @@ def batch_norm(
 
     Source: Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167.
     """
-    columns = {
-        "weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var
-    }  # fmt: skip
-    given = {name: column for name, column in columns.items() if column is not None}
-    if residual is not None:
-        given["residual"] = residual
-    check_tensors(input=input, **given)
-    given.pop("residual", None)
-    if momentum is None:
-        raise ArgumentError("momentum is None; wanted 0 to 1 (a layer turns None into 1/k)")
-    check_input(input.data, "input")
-    check_channels(input.data, **{name: column.data for name, column in given.items()})
+    check_tensors(input=input)
+    check_optional_tensors(
+        running_mean=running_mean, running_var=running_var, weight=weight, bias=bias,
+        residual=residual, num_batches_tracked=num_batches_tracked,
+    )  # fmt: skip
     check_pair(running_mean, running_var)
     if not training and running_mean is not None:
         return apply(
             BatchNormFrozen, input, weight, bias, running_mean, running_var, residual,
-            eps=float(eps), activation=activation,
+            eps=eps, activation=activation,
         )  # fmt: skip
     tracked = None if running_mean is None else num_batches_tracked
     updated = [t for t in (running_mean, running_var, tracked) if t is not None]
@@ -170,7 +161,7 @@ def batch_norm(
         running_mean=None if running_mean is None else running_mean.data,
         running_var=None if running_var is None else running_var.data,
         tracked=None if tracked is None else tracked.data,
-        momentum=float(momentum), eps=float(eps), activation=activation,
+        momentum=momentum, eps=eps, activation=activation,
     )  # fmt: skip
     if input.size:
         for tensor in updated:

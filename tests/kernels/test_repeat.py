@@ -1,0 +1,141 @@
+"""Calls made again skip checks and preparation, and compute the same."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import tinybn as tb
+from tinybn import kernels, nn
+from tinybn.kernels import gpu
+from tinybn.kernels.functional import batch_norm, batch_norm_backward, repeat
+
+X = np.random.default_rng(0).normal(3, 2, (6, 5, 4, 4)).astype(np.float32)
+
+
+def exact(x):
+    x = x.astype(np.float64)
+    mean, var = (f(x, (0, 2, 3), keepdims=True) for f in (np.mean, np.var))
+    return (x - mean) / np.sqrt(var + 1e-5)
+
+
+class Column:
+    """Stands in for a parameter's array."""
+
+
+def test_a_call_is_found_until_one_of_its_columns_goes(monkeypatch):
+    # NumPy arrays stand in for a GPU's: their memory gets what CuPy's has.
+    memory = SimpleNamespace(device_id=0, ptr=64)
+    x, other = (SimpleNamespace(data=memory, shape=s, strides=(4,), dtype="f4") for s in (3, 5))
+    monkeypatch.setattr(gpu, "is_cupy", lambda array: isinstance(array, SimpleNamespace))
+    monkeypatch.setattr(gpu, "calls", lambda: SimpleNamespace(device=lambda: 0))
+    calls, weight, bias = repeat.Repeats(), Column(), Column()
+    key, found = calls.find((x, None), (weight, bias), 1e-5)
+    assert found is None
+    calls.keep(key, (weight, bias, None), len)
+    assert calls.find((x, None), (weight, bias), 1e-5) == (key, len)
+    for tensors, columns, eps in (
+        ((other, None), (weight, bias), 1e-5),
+        ((x, x), (weight, bias), 1e-5),
+        ((x, None), (bias, weight), 1e-5),
+        ((x, None), (weight, bias), 1e-4),
+    ):
+        assert calls.find(tensors, columns, eps)[1] is None
+    assert calls.find((np.zeros(3), None), (weight, bias), 1e-5) == (None, None)
+    assert calls.find((x, None), (weight, bias), []) == (None, None)
+    del bias, columns
+    gc.collect()
+    assert not calls._calls
+
+
+@pytest.mark.gpu
+def test_training_again_uses_the_new_values():
+    layer = nn.BatchNorm2d(5, device="cuda")
+    runs = []
+    before = None
+    for shift in (0, 1, 100):
+        x = tb.as_tensor(gpu.cupy().asarray(X + shift)).requires_grad_()
+        y = layer(x, activation="relu")
+        y.backward(tb.ones_like(y))
+        runs.append((y.detach().numpy(), x.grad.numpy()))
+        entries = len(batch_norm._forwards._calls), len(batch_norm_backward._backwards._calls)
+        assert before in (None, entries)  # found, and not prepared anew
+        before = entries
+    for shift, (y, dx) in zip((0, 1, 100), runs):
+        # x's own rounding, half an ulp of |x| ≤ 110, over a deviation of 2
+        np.testing.assert_allclose(y, np.maximum(exact(X + shift), 0), atol=2e-5)
+        assert np.isfinite(dx).all()
+    assert layer.num_batches_tracked.item() == 3
+    mean = [(X + shift).mean((0, 2, 3), dtype=np.float64) for shift in (0, 1, 100)]
+    want = 0.1 * (0.81 * mean[0] + 0.9 * mean[1] + mean[2])
+    np.testing.assert_allclose(layer.running_mean.numpy(), want, rtol=1e-5)
+
+
+@pytest.mark.gpu
+def test_parameters_written_between_calls_are_read():
+    layer = nn.BatchNorm2d(5, device="cuda").eval()
+    x = tb.as_tensor(gpu.cupy().asarray(X))
+    want = X / np.sqrt(1 + 1e-5)
+    for scale in (1.0, 2.0, -3.0):
+        with tb.no_grad():
+            layer.weight.fill_(scale)
+            np.testing.assert_allclose(layer(x).numpy(), scale * want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_threads_and_streams_share_prepared_launches():
+    cupy = gpu.cupy()
+    weight, bias = cupy.ones(5, np.float32), cupy.zeros(5, np.float32)
+    wrong = []
+
+    def work(shift):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            x = cupy.asarray(X * (1 + shift))
+            want = exact(X * np.float32(1 + shift))
+            for _ in range(200):
+                y = kernels.batch_norm_forward(x, weight, bias).y
+            stream.synchronize()
+            if not np.abs(y.get() - want).max() < 2e-5:
+                wrong.append(shift)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.gpu
+def test_a_call_with_bad_arguments_raises_again_and_again():
+    x = tb.as_tensor(gpu.cupy().asarray(X))
+    layer = nn.BatchNorm2d(5, device="cuda")
+    layer(x)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="eps"):
+            nn.functional.batch_norm(
+                x, layer.running_mean, layer.running_var, layer.weight, layer.bias, training=True,
+                eps=-1.0,
+            )  # fmt: skip
+        with pytest.raises(ValueError, match="activation"):
+            layer(x, activation=["relu"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("momentum", [0.25, None])
+def test_scalars_reach_the_prepared_kernel(dtype, momentum):
+    # Each way in which a scalar lies among the arguments: float32, float64, int32.
+    layer = nn.BatchNorm2d(5, momentum=momentum, eps=0.5, device="cuda", dtype=dtype)
+    x = X.astype(dtype).astype(np.float64)
+    for _ in range(2):
+        y = layer(tb.as_tensor(gpu.cupy().asarray(X.astype(dtype))))
+    centred = x - x.mean((0, 2, 3), keepdims=True)
+    want = centred / np.sqrt(x.var((0, 2, 3), keepdims=True) + 0.5)
+    np.testing.assert_allclose(y.numpy().astype(np.float64), want, atol=8 * np.finfo(dtype).eps)
+    kept = (1 - 0.75**2) if momentum else 1.0
+    np.testing.assert_allclose(layer.running_mean.numpy(), kept * x.mean((0, 2, 3)), rtol=1e-5)

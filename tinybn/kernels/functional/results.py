@@ -1,0 +1,39 @@
+"""Where the kernels read columns from and write results to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import layout
+from ..arrays import Array, contiguous, namespace
+
+
+def contiguous_or_none(array: Array | None) -> Array | None:
+    return None if array is None else contiguous(array)
+
+
+def written(result: Array, out: Array | None) -> Array:
+    """``out`` with ``result`` in it, or ``result`` where no ``out`` was given."""
+    if out is None or out is result:
+        return result
+    out[...] = result
+    return out
+
+
+def result_like(x: Array, out: Array | None, *inputs: Array) -> Array:
+    """Where a kernel writes: ``out`` itself if it lies as ``x`` does, apart from all inputs."""
+    if out is None or out.strides != x.strides:
+        return layout.like(x)
+    overlaps = any(namespace(x).may_share_memory(out, a) for a in (x, *inputs))
+    return layout.like(x) if overlaps else out
+
+
+def taken_as_they_are(
+    x: Array, others: Sequence[Array | None], columns: Sequence[Array | None]
+) -> bool:
+    """Whether the kernels take x, others of its shape and columns without a copy."""
+    return (
+        layout.dense(x) is x
+        and all(other is None or layout.in_layout_of(other, x) is other for other in others)
+        and all(contiguous_or_none(column) is column for column in columns)
+    )
