@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..errors import ArgumentError
-from ..tensor import Tensor, empty
+from ..tensor import Tensor, zeros
 from ..tensor.device import Device
 from ..tensor.dtypes import float32
 from .functional import linear
@@ -53,8 +53,8 @@ class Linear(Module):
             )
         self.in_features, self.out_features = int(in_features), int(out_features)
         place: dict[str, Any] = {"dtype": float32 if dtype is None else dtype, "device": device}
-        self.weight = Parameter(empty(out_features, in_features, **place))
-        self.register_parameter("bias", Parameter(empty(out_features, **place)) if bias else None)
+        self.weight = Parameter(zeros(out_features, in_features, **place))
+        self.register_parameter("bias", Parameter(zeros(out_features, **place)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,9 +19,10 @@ from ..layout import Channels
 from .backward import batch_norm_backward_kernel
 from .forward import batch_norm_forward_kernel
 from .normalize import batch_norm_normalize_kernel
-from .plan import REGISTERS, TILE, Plan, make_plan, power_of_two
+from .plan import REGISTERS, Plan, make_plan, power_of_two
 from .workspace import Workspace, workspace
 
+NORMALIZED = 2048  # float32 values of a tile where nothing is held
 MERGED = 1024  # values that a program merges at once
 ON_NO_GPU = 2  # multiprocessors of the interpreter: enough to split a channel
 COMPILED_FOR = 132  # multiprocessors where only compiling: an H100's
@@ -56,7 +58,7 @@ class _BatchNormKernel(KernelObject):
             COMPILED_FOR if compiling else processors,
             # A word of the exchange holds 32 bits of value; programs interpreted run in turn.
             (on_gpu or compiling) and accumulation_dtype(x.dtype) == np.float32,
-            c.flat or c.positions * x.dtype.itemsize % 16 == 0,
+            16 if c.flat else math.gcd(c.positions, 16),
             self.block_rows, self.block_channels,
         )  # fmt: skip
 
@@ -220,7 +222,7 @@ class BatchNormNormalizeForward(_BatchNormKernel):
         self, x: Array, arguments: dict[str, Any], compiling: bool = False
     ) -> tuple[list[Launch], None]:
         c = Channels.of(x)
-        tile = TILE * 4 // accumulation_dtype(x.dtype).itemsize
+        tile = NORMALIZED * 4 // accumulation_dtype(x.dtype).itemsize
         widest = 32 if c.stride_c == 1 else 1
         block_c = self.block_channels or min(
             power_of_two(c.channels), max(widest, tile // power_of_two(c.rows))

@@ -21,19 +21,19 @@ contiguous, nearly all programs share each channel, and two launches are faster.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 WARPS = 8
-TILE = 2048  # elements: 8 a thread, so 16-byte loads
 PROGRAMS = 2  # on a multiprocessor, of WARPS and REGISTERS: all of its registers
 REGISTERS = 128
 MORE_PROGRAMS, FEWER_REGISTERS = 3, 80  # where a program needs no more
-HELD = 8  # tiles of 4-byte elements: half of REGISTERS
-HELD_UNALIGNED = 2
-LOADED = 4  # tiles asked for at once where they stream: 64 KB on their way to a multiprocessor
+FEWEST_REGISTERS = 64  # four programs
+HELD, LOADED = 64, 32  # of them, for x or x and dy held, and for each asked for at once to stream
+HELD_SINGLY, LOADED_SINGLY = 28, 8  # where each element has an address of its own
 CHANNELS = 32  # of a tile where they are contiguous: a 128-byte line of float32
 STREAMED_CHANNELS = 64
-ROUND = 8 * TILE  # what starting a unit costs, in elements that would stream meanwhile
+ROUND = 2**14  # what starting a unit costs, in elements that would stream meanwhile
 ALIGNED = 16  # rows: where parts begin, so that loads stay 16 bytes wide
 
 
@@ -79,7 +79,7 @@ class Plan:
 
 def make_plan(
     rows: int, channels: int, contiguous: bool, itemsize: int, tensors: int, processors: int,
-    cooperative: bool = True, aligned: bool = True, block_rows: int | None = None,
+    cooperative: bool = True, run: int = 16, block_rows: int | None = None,
     block_channels: int | None = None,
 ) -> Plan:  # fmt: skip
     """The cut for ``rows`` values of each of ``channels``.
@@ -90,13 +90,17 @@ def make_plan(
         tensors: how many are read: 1 forward, 2 backward.
         processors: the GPU's multiprocessors.
         cooperative: whether programs may wait for each other.
-        aligned: whether runs of contiguous elements begin at multiples of 16 bytes; where they do
-            not, each element's address takes a register too.
+        run: contiguous elements begin at multiples of so many. Where that is less than 16
+            bytes, loads are as narrow; a tile then has so many elements a thread, since finer
+            tiles leave less of the last one empty.
         block_rows, block_channels: powers of two that fix the tile.
     """
     wide = max(itemsize // 4, 1)  # float64 takes two registers
-    tile = TILE // wide
-    most = (HELD if aligned else HELD_UNALIGNED) // tensors
+    aligned = contiguous or run * itemsize % 16 == 0
+    each = 8 // wide if aligned else math.gcd(run, 8 // wide)
+    tile = WARPS * 32 * each
+    room, under_way = (HELD, LOADED) if each > 1 else (HELD_SINGLY, LOADED_SINGLY)
+    most = room // (each * wide * tensors)
     fits = rows * channels <= processors * PROGRAMS * most * tile and cooperative
     if block_channels is not None:
         block_c = block_channels
@@ -116,23 +120,24 @@ def make_plan(
             parts = -(-rows // part_rows)
         return parts, part_rows, -(-part_rows // block_r)
 
-    limit = processors * PROGRAMS
+    limit = processors * (PROGRAMS if each > 1 else MORE_PROGRAMS)
     parts, part_rows, tiles = cut(limit)
     hold = tiles <= most and (parts == 1 or cooperative)
     together = hold
     loaded, registers = tiles, REGISTERS
     if hold:
-        # Registers for addresses, too, are few then.
-        if tiles * tensors <= 2 and not contiguous and (aligned or itemsize == 4):
-            registers = FEWER_REGISTERS
+        if not contiguous and wide == 1:
+            registers = _registers(tiles * tensors * each, parts, each)
     else:
-        loaded = LOADED if aligned else LOADED // 2
-        if tensors == 1 and not contiguous and aligned:
-            loaded, registers = LOADED // 2, FEWER_REGISTERS
+        loaded = max(under_way // (each * wide), 1)
+        if each == 1 and wide == 1:
+            registers = FEWEST_REGISTERS if parts == 1 else FEWER_REGISTERS
+        elif tensors == 1 and not contiguous and aligned:
+            loaded, registers = loaded if itemsize == 2 else loaded // 2, FEWER_REGISTERS
             limit = processors * MORE_PROGRAMS
             parts, part_rows, tiles = cut(limit)
         together = parts == 1 or (cooperative and not contiguous)
-        loaded = min(loaded, tiles)
+        loaded = -(-tiles // -(-tiles // loaded))  # as even as can be: the last load is no emptier
         tiles = -(-tiles // loaded) * loaded
     units = channel_tiles * parts
     merge = block_c
@@ -142,9 +147,19 @@ def make_plan(
         block_rows=block_r, block_channels=block_c, hold=hold, loaded=loaded, parts=parts,
         part_rows=part_rows, tiles=tiles, units=units,
         programs=min(units, limit) if together and parts > 1 else units, together=together,
-        warps=min(WARPS, max(1, block_r * block_c * wide // 256)), registers=registers,
+        warps=min(WARPS, max(1, block_r * block_c * WARPS // tile)), registers=registers,
         merge_channels=merge,
     )  # fmt: skip
+
+
+def _registers(held: int, parts: int, each: int) -> int:
+    """Of a thread that holds ``held`` values: the fewer, the more programs hide each other's waits.
+
+    That is for NCHW. Where channels are contiguous a thread holds statistics of several, too.
+    """
+    if held <= 16:
+        return FEWEST_REGISTERS if each == 1 and parts == 1 else FEWER_REGISTERS
+    return FEWER_REGISTERS if each == 1 else REGISTERS
 
 
 def _channels(

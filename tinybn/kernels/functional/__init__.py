@@ -4,6 +4,13 @@ Every function takes NumPy or CuPy arrays and returns arrays of the same
 library on the same device. Nothing is written before the checks have passed.
 """
 
+from .backward import (
+    Passing,
+    batch_norm_2d_nchw_backward,
+    batch_norm_backward,
+    batch_norm_frozen_backward,
+    batch_norm_gradients,
+)
 from .batch_norm import (
     BatchNormResult,
     batch_norm_2d_nchw_forward_inference,
@@ -12,13 +19,6 @@ from .batch_norm import (
     batch_norm_normalize_forward,
     batch_norm_statistics,
     batch_norm_stats_forward,
-)
-from .batch_norm_backward import (
-    Passing,
-    batch_norm_2d_nchw_backward,
-    batch_norm_backward,
-    batch_norm_frozen_backward,
-    batch_norm_gradients,
 )
 from .cross_entropy import CrossEntropyRows, cross_entropy_backward, cross_entropy_forward
 from .optimizers import adam_step, sgd_step

@@ -62,7 +62,7 @@ def _check_count(x: Array, num_batches_tracked: Array | None, momentum: float | 
 
 def _check_passing(x: Array, addend: Array | None, activation: str | None) -> None:
     """What is applied in passing: an addend of x's shape, an activation by name."""
-    if activation not in ACTIVATIONS:
+    if activation not in tuple(ACTIVATIONS):
         names = ", ".join(repr(name) for name in ACTIVATIONS)
         raise ArgumentError(f"activation is {activation!r}; wanted one of {names}")
     if addend is None:

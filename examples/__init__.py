@@ -1,0 +1,1 @@
+"""Programs that teach: run them from a clone, ``python -m examples.<name>``."""
