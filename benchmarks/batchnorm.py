@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import tinybn as tb
-from tinybn import nn
+from tinybn import kernels, nn
 from tinybn.kernels import gpu
 
 from . import anchors
@@ -82,6 +82,14 @@ class Ours:
         layer = nn.BatchNorm2d(shape[1], device="cuda")
         x = tb.randn(*shape, device="cuda")
         return lambda: layer(x)
+
+    def host_function(self, shape: tuple[int, ...]) -> Callable[[], Any]:
+        """The same without a layer and a tape: the call on arrays."""
+        layer = nn.BatchNorm2d(shape[1], device="cuda")
+        x = tb.randn(*shape, device="cuda").data
+        tensors = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
+        columns = [tensor.data for tensor in tensors if tensor is not None]
+        return lambda: kernels.batch_norm_forward(x, *columns)
 
     def release(self) -> None:
         """Give the memory of finished rows back to the GPU."""
@@ -243,12 +251,14 @@ def about(found: Sequence[Library]) -> dict[str, str]:
 
 
 def host_costs(timer: Timer, found: Sequence[Library]) -> dict[str, float]:
-    """Microseconds on the host of a layer's forward call, by library."""
-    return {
-        library.names[0]: host_us(library.host_layer(HOST_SHAPE), timer.stream.synchronize)
+    """Microseconds on the host of a layer's forward call, by library; and of our function's."""
+    calls: dict[str, Callable[[], Any]] = {
+        library.names[0]: library.host_layer(HOST_SHAPE)
         for library in found
         if isinstance(library, (Ours, anchors.Torch))
     }
+    calls["kernels.batch_norm_forward"] = Ours(timer).host_function(HOST_SHAPE)
+    return host_us(calls, timer.stream.synchronize)
 
 
 def write(report: Report, options: argparse.Namespace) -> None:

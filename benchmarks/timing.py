@@ -137,20 +137,27 @@ class Timer:
         return Job(lambda: kept[0].launch(self.stream), lambda: outputs, buffers)
 
 
-def host_us(call: Callable[[], object], wait: Callable[[], object], rounds: int = 10) -> float:
-    """Median microseconds on the host of one ``call``, which only queues work.
+def host_us(
+    calls: Mapping[str, Callable[[], object]], wait: Callable[[], object], rounds: int = 40
+) -> dict[str, float]:
+    """Microseconds on the host of each call, which only queues work: the least of many rounds.
+
+    The least, since whatever else the host does can only add to it; and round by round all
+    of them, so that it does so to all alike.
 
     Args:
-        call: what is timed, 200 times a round, which does not fill the GPU's queue.
+        calls: what is timed, 100 times a round, which does not fill the GPU's queue.
         wait: waits until the queue is empty; not timed.
-        rounds: how many; one more warms up.
     """
-    calls = 200
-    samples = []
-    for _ in range(rounds + 1):
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        samples.append(1e6 * (time.perf_counter() - start) / calls)
-        wait()
-    return statistics.median(samples[1:])
+    repeats = 100
+    least = dict.fromkeys(calls, float("inf"))
+    for number in range(rounds + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(repeats):
+                call()
+            taken = 1e6 * (time.perf_counter() - start) / repeats
+            wait()
+            if number:  # the first warms up
+                least[name] = min(least[name], taken)
+    return least
