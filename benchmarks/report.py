@@ -177,7 +177,7 @@ def _method(report: Report) -> str:
         "bias, and updates running statistics of its own. Its forward, and its forward with "
         "backward, are captured in a CUDA graph each after warm-up calls. A figure is the median "
         f"of {report.rounds} replays in microseconds, by CUDA events around one replay, nothing "
-        "subtracted; the candidates take turns, and before each replay 256 MB are written, so "
+        "subtracted; the candidates take turns, and before each replay 256 MB are read, so "
         "that no input is in the L2 cache. *best* is the fastest of PyTorch (cuDNN allowed), "
         "PyTorch with cuDNN off and torch.compile (default mode, static shapes, one compilation "
         "a row). JAX is timed by the wall clock from its call to its results, host dispatch "
