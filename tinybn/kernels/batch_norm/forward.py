@@ -115,7 +115,7 @@ def merged_statistics(
 @triton.jit
 def load_running(pointer, channels, C, part, ACC: tl.constexpr):
     """Running statistics, in their own precision if that is the wider; for part 0 alone."""
-    old = tl.load(pointer + channels, mask=(channels < C) & (part == 0), other=0.0)
+    old = tl.load(pointer + channels, mask=tl.where(part == 0, channels, C) < C, other=0.0)
     if old.dtype != tl.float64:
         old = old.to(ACC)
     return old

@@ -84,7 +84,9 @@ class _BatchNormKernel(KernelObject):
             **accumulator(x.dtype),
         )  # fmt: skip
         grid = (plan.programs,)
-        options = Options(plan.warps, plan.registers, cooperative=tagged)
+        # Programs that wait for each other must all fit, spilled registers or not.
+        lifted = REGISTERS if plan.registers < REGISTERS and not tagged else None
+        options = Options(plan.warps, plan.registers, lifted, cooperative=tagged)
         if plan.together:
             return [(grid, options, arguments)], space
         return [

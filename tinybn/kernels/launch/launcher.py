@@ -156,7 +156,7 @@ class Launcher:
         with self._lock:
             if (device, options, kinds) in self._loaded:
                 return self._loaded[device, options, kinds]
-            from cupy.cuda import Device
+            from cupy.cuda import Device, driver
             from cupy.cuda.function import Module
 
             capability = int(Device(device).compute_capability)
@@ -166,7 +166,9 @@ class Launcher:
             function = module.get_function(compiled.metadata.name)
             shared = compiled.metadata.shared
             if shared > 48 * 1024:  # more than every device allows without asking
-                function.max_dynamic_shared_size_bytes = shared
+                driver.funcSetAttribute(
+                    function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
+                )
             # After our arguments the entry takes scratch pointers, two so far;
             # we use neither, and the PTX says how many there are.
             scratch = (0,) * (_entry_parameters(compiled.asm["ptx"]) - arguments)
@@ -193,16 +195,27 @@ class Launcher:
                 if kind[1]:
                     attributes[(i,)] = [["tt.divisibility", ALIGNMENT]]
         source = ASTSource(self.fn, signature, constants, attributes)
-        settings = {
-            "num_warps": options.warps,
-            "enable_fp_fusion": True,  # named because Triton 3.10 flips the default
-            "maxnreg": options.registers,
-        }
-        try:
-            with interpreter_lock:  # triton.language is patched while another thread interprets
-                return triton.compile(source, target=target, options=settings)
-        except Exception as error:  # Triton raises many types; the caller wants one
-            raise LaunchError(f"Triton could not compile {self.fn.__name__}: {error}") from error
+
+        def compiled(ceiling: int) -> Any:
+            settings = {
+                "num_warps": options.warps,
+                "enable_fp_fusion": True,  # named because Triton 3.10 flips the default
+                "maxnreg": ceiling,
+            }
+            try:
+                with interpreter_lock:  # triton.language is patched while another interprets
+                    return triton.compile(source, target=target, options=settings)
+            except Exception as error:  # Triton raises many types; the caller wants one
+                raise LaunchError(
+                    f"Triton could not compile {self.fn.__name__}: {error}"
+                ) from error
+
+        result = compiled(options.registers)
+        if options.lifted is not None and "cubin" in result.asm:
+            _, spilled = _resources(result.asm["cubin"])
+            if spilled:
+                return compiled(options.lifted)
+        return result
 
 
 def _cuda_target(capability: int) -> Any:

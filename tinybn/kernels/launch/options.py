@@ -13,12 +13,15 @@ class Options:
         warps: 32 threads each, in a program.
         registers: the most that a thread may use. Given no ceiling, ptxas
             spills a few to fit one more program on a multiprocessor.
+        lifted: the ceiling instead of that where ``registers`` are too few for this version
+            of Triton, and some would be spilled.
         cooperative: the programs wait for each other, so all must run at once;
             the driver refuses a launch whose programs would not fit.
     """
 
     warps: int = 4
     registers: int = 168
+    lifted: int | None = None
     cooperative: bool = False
 
 
