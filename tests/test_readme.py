@@ -17,12 +17,19 @@ PYTHON = [code for language, code in BLOCKS if language == "python"]
 SHELL = [code.strip() for language, code in BLOCKS if language == "sh"]
 
 
+def _run(path):
+    # In its own folder: one block saves a checkpoint.
+    return subprocess.run(
+        [sys.executable, path], cwd=path.parent, capture_output=True, text=True, timeout=300
+    )
+
+
 @pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
 def test_python_block_runs(code, tmp_path):
     pytest.importorskip("triton", reason="one block compiles a kernel")
     path = tmp_path / "block.py"
     path.write_text(code, encoding="utf-8")
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
+    done = _run(path)
     assert done.returncode == 0, done.stderr
 
 
@@ -32,7 +39,7 @@ def test_training_loop_is_short_and_learns(tmp_path):
     assert len([line for line in loop[start:end].splitlines() if line]) <= 15
     path = tmp_path / "loop.py"
     path.write_text(loop, encoding="utf-8")
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
+    done = _run(path)
     assert float(done.stdout.split()[-1]) > 0.8
 
 
