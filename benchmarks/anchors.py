@@ -35,7 +35,7 @@ class Torch:
         self._torch = torch
         torch.cuda.set_stream(torch.cuda.ExternalStream(stream))
         # Where Inductor tries several kernels it shall do so here, not trust a choice from a
-        # process that shared the GPU, such as those of compile_rows.
+        # process that shared the GPU, such as those of compile_slice.
         torch._inductor.config.autotune_local_cache = False
 
     def versions(self) -> dict[str, str]:

@@ -206,7 +206,7 @@ def step_3(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def step_4(x: Any, weight: Any, bias: Any, programs: int = 1024) -> Any:
-    """As many programs as the GPU holds, whatever the number of channels; two launches."""
+    """About 1024 programs, whatever the number of channels; two launches."""
     y, sizes = _like(x), _sizes(x, 32)
     tiles = triton.cdiv(sizes["C"], sizes["BLOCK_C"])
     parts = max(1, min(programs // tiles, sizes["rows"] // sizes["BLOCK_R"]))

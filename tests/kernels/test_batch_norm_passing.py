@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.engines import all_engines, kernel_engines
 from tinybn import kernels
-from tinybn.errors import ArgumentError, ShapeError
+from tinybn.errors import ArgumentError, DTypeError, ShapeError
 from tinybn.kernels.arrays import BFLOAT16
 from tinybn.kernels.batch_norm.plan import make_plan
 from tinybn.testing import epsilon
@@ -262,3 +262,43 @@ def test_what_is_passed_is_checked():
         kernels.batch_norm_forward(x, activation="tanh")
     with pytest.raises(ShapeError, match="addend"):
         kernels.batch_norm_forward(x, addend=x[:2])
+
+
+@all_engines
+def test_relu_passes_the_gradient_of_nan_with_and_without_a_residual(engine):
+    # PyTorch's rule: dy where the argument is not at most 0.
+    x = np.array([[np.nan], [1.0], [2.0], [-5.0]], np.float32)
+    dy = np.ones_like(x)
+
+    def run(x, dy, addend):
+        result = kernels.batch_norm_forward(x, addend=addend, activation="relu")
+        passing = kernels.Passing(None, addend, result.sign, "relu")
+        needs = (True, True, True, addend is not None)
+        _, _, dbias, _ = kernels.batch_norm_gradients(
+            dy, x, None, result.statistics, passing, needs
+        )
+        return dbias, result.y
+
+    for addend in (None, np.zeros_like(x)):
+        dbias, y = engine.run(run, x, dy, addend)
+        assert np.isnan(y).all() and dbias.tolist() == [4.0]
+
+
+@all_engines
+def test_what_forward_passed_on_is_checked(engine):
+    x, dy, addend, weight, bias = draw((6, 3), np.float32, "contiguous", 0)
+
+    def run(x, dy, addend, weight, bias, passing):
+        result = kernels.batch_norm_forward(x, weight, bias)
+        kernels.batch_norm_gradients(dy, x, weight, result.statistics, passing, (True,) * 4)
+
+    Passing = kernels.Passing
+    for passing, error, words in (
+        (Passing(engine.put(bias[:2]), None, None, "silu"), ShapeError, "bias has shape"),
+        (Passing(None, engine.put(addend[:2]), None, "silu"), ShapeError, "addend is"),
+        (Passing(None, None, engine.put(addend[:2] > 0), "relu"), ShapeError, "sign has shape"),
+        (Passing(None, None, engine.put(addend), "relu"), DTypeError, "sign has dtype"),
+        (Passing(None, None, None, "tanh"), ArgumentError, "activation is 'tanh'"),
+    ):
+        with pytest.raises(error, match=words):
+            engine.run(run, x, dy, addend, weight, bias, passing=passing)

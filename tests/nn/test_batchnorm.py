@@ -150,16 +150,29 @@ def test_one_value_a_channel_raises_in_training_and_changes_nothing(shape):
         nn.BatchNorm1d(2, track_running_stats=False).eval()(tb.ones(1, 2))
 
 
-def test_an_empty_batch_changes_nothing():
-    layer = nn.BatchNorm1d(5)
-    x = tb.ones(0, 5, 9, requires_grad=True)
-    y = layer(x)
-    y.sum().backward()
+@DEVICES
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_an_empty_batch_changes_nothing(device, activation):
+    layer = nn.BatchNorm1d(5, device=device)
+    x = tb.ones(0, 5, 9, requires_grad=True, device=device)
+    y = layer(x, activation=activation)
+    y.backward(tb.ones_like(y))
     assert y.shape == x.grad.shape == (0, 5, 9)
     np.testing.assert_array_equal(layer.weight.grad.numpy(), np.zeros(5))
     np.testing.assert_array_equal(layer.bias.grad.numpy(), np.zeros(5))
     np.testing.assert_array_equal(layer.running_mean.numpy(), np.zeros(5))
     assert layer.num_batches_tracked.item() == 0
+
+
+def test_an_empty_batch_is_checked_too():
+    layer, x = nn.BatchNorm1d(5), tb.ones(0, 5)
+    with pytest.raises(ArgumentError, match="activation is 'tanh'"):
+        layer(x, activation="tanh")
+    with pytest.raises(ValueError, match="addend is"):
+        layer(x, residual=tb.ones(2, 5))
+    layer.eps = -1.0
+    with pytest.raises(ArgumentError, match="eps is -1"):
+        layer(x)
 
 
 def test_freeze_is_sticky():

@@ -32,9 +32,13 @@ def like(x: Array, dtype: np.dtype | None = None) -> Array:
     return namespace(x).empty_like(x, x.dtype if dtype is None else dtype, order="K")
 
 
+def _steps(array: Array) -> list[int]:
+    return [stride // array.itemsize for stride in array.strides]
+
+
 def in_layout_of(array: Array, x: Array) -> Array:
-    """``array`` itself where its strides are those of ``x`` (dense), else a copy with them."""
-    if array.shape == x.shape and array.strides == x.strides and array.dtype == x.dtype:
+    """``array`` itself where its elements lie as those of ``x`` (dense), else a copy that does."""
+    if array.shape == x.shape and _steps(array) == _steps(x):
         return array
     result = like(x, array.dtype)
     result[...] = array

@@ -131,7 +131,8 @@ def batch_norm_forward(
 ) -> None:
     """Statistics as above and y = activation((x − mean)·rstd·weight + bias + addend).
 
-    ``tracked``, 0-d, goes up by one; ``sign`` gets where the activation's argument is positive.
+    ``tracked``, 0-d, goes up by one; ``sign`` gets where the activation's argument is positive
+    or NaN.
     """
     batch_norm_stats_forward(
         x, running_mean, running_var, mean, rstd, residual, eps=eps, momentum=float(momentum)
@@ -149,7 +150,7 @@ def _activate(
     if addend is not None:
         z = z + addend.astype(np.float64)
     if sign is not None:
-        sign[...] = z > 0
+        sign[...] = ~(z <= 0)
     y[...] = ACTIVATIONS[activation][0](z)
 
 

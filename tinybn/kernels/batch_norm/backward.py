@@ -226,7 +226,7 @@ def apply_unit(
     share = 1.0 / rows.to(ACC)
     of_one = -scale * (sum_g * share)
     of_x_hat = -scale * (sum_g_x_hat * share)
-    again = start + zero * 16
+    again = start + zero * 16  # as in forward.partial_statistics
     if HOLD:
         for i in tl.static_range(LOADED):
             at, mask = tile_offsets(

@@ -55,6 +55,8 @@ def partial_statistics(
     centre = tl.sum(total, 0)
 
     share = 1.0 / (end - start).to(ACC)
+    # nil and zero are 0, but not to the compiler: it would keep the differences, masks and
+    # offsets of the first use in registers for the second one, which has no room for them.
     pivot += nil
     again = start + zero * 16
     shift = tl.zeros([BLOCK_R, BLOCK_C], ACC)
@@ -130,7 +132,8 @@ def write_normalized(
     if addend_ptr is not None:
         z += tl.load(addend_ptr + at, mask=mask, other=0.0).to(ACC)
     if sign_ptr is not None:
-        tl.store(sign_ptr + at, z > 0.0, mask=mask)
+        # As ReLU's own gradient has it: NaN counts as positive.
+        tl.store(sign_ptr + at, (z <= 0.0) == 0, mask=mask)
     y = activate(z, ACTIVATION).to(y_ptr.dtype.element_ty)
     # Nobody reads y here: let it leave L2 before x does.
     tl.store(y_ptr + at, y, mask=mask, eviction_policy="evict_first")
@@ -232,7 +235,7 @@ def apply_unit(
         scale = rstd * weight
         # What rounding took from the mean goes into the shift.
         shift = bias - residual * scale
-        again = start + zero * 16
+        again = start + zero * 16  # as in partial_statistics
         if HOLD:
             for i in tl.static_range(LOADED):
                 at, mask = tile_offsets(

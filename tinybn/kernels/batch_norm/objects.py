@@ -19,7 +19,7 @@ from ..layout import Channels
 from .backward import batch_norm_backward_kernel
 from .forward import batch_norm_forward_kernel
 from .normalize import batch_norm_normalize_kernel
-from .plan import REGISTERS, Plan, make_plan, power_of_two
+from .plan import PROGRAMS, REGISTERS, Plan, make_plan, power_of_two
 from .workspace import Workspace, workspace
 
 NORMALIZED = 2048  # float32 values of a tile where nothing is held
@@ -52,15 +52,19 @@ class _BatchNormKernel(KernelObject):
 
     def _plan(self, c: Channels, x: Array, compiling: bool = False) -> Plan:
         on_gpu = gpu.is_cupy(x)
-        processors = gpu.processors(x.data.device_id) if on_gpu else ON_NO_GPU
         return _plan(
             c.rows, c.channels, c.stride_c == 1, x.dtype.itemsize, self.tensors,
-            COMPILED_FOR if compiling else processors,
+            self._processors(x, compiling),
             # A word of the exchange holds 32 bits of value; programs interpreted run in turn.
             (on_gpu or compiling) and accumulation_dtype(x.dtype) == np.float32,
             16 if c.flat else math.gcd(c.positions, 16),
             self.block_rows, self.block_channels,
         )  # fmt: skip
+
+    def _processors(self, x: Array, compiling: bool) -> int:
+        if compiling:
+            return COMPILED_FOR
+        return gpu.processors(x.data.device_id) if gpu.is_cupy(x) else ON_NO_GPU
 
     def _launches(
         self, x: Array, arguments: dict[str, Any], compiling: bool = False
@@ -193,7 +197,11 @@ class BatchNormStatsForward(BatchNormForward):
 
     def _plan(self, c: Channels, x: Array, compiling: bool = False) -> Plan:
         # Without y nothing is held; what is kept of the running statistics needs the room.
-        return replace(super()._plan(c, x, compiling), registers=REGISTERS)
+        plan = super()._plan(c, x, compiling)
+        programs = plan.programs
+        if plan.together and plan.parts > 1:  # all must fit at once
+            programs = min(programs, self._processors(x, compiling) * PROGRAMS)
+        return replace(plan, registers=REGISTERS, programs=programs)
 
     def __call__(  # type: ignore[override]
         self, x: Array, running_mean: Array | None, running_var: Array | None, mean: Array,

@@ -7,6 +7,7 @@ where there are more, several.
 |-----------|---------------------------------------|-------------------|-----------------|
 | resident  | registers hold a whole channel tile   | 1                 | 1 read, 1 write |
 | split     | all programs' registers hold x        | 1, cooperative    | 1 read, 1 write |
+| streaming | else, a program for each channel tile | 1                 | 2 reads at most |
 | streaming | else, NCHW                            | 1, cooperative    | 2 reads at most |
 | streaming | else, channels contiguous             | 2                 | 2 reads at most |
 
@@ -29,7 +30,7 @@ PROGRAMS = 2  # on a multiprocessor, of WARPS and REGISTERS: all of its register
 REGISTERS = 128
 MORE_PROGRAMS, FEWER_REGISTERS = 3, 80  # where a program needs no more
 FEWEST_REGISTERS = 64  # four programs
-HELD, LOADED = 64, 32  # of them, for x or x and dy held, and for each asked for at once to stream
+HELD, LOADED = 64, 32  # registers for what is held, and for each tensor's loads under way
 HELD_SINGLY, LOADED_SINGLY = 28, 8  # where each element has an address of its own
 CHANNELS = 32  # of a tile where they are contiguous: a 128-byte line of float32
 STREAMED_CHANNELS = 64

@@ -17,6 +17,7 @@ import numpy as np
 from .. import gpu
 from ..arrays import Array, accumulation_dtype
 
+STREAMS = 64  # that have slots of one plan at the same time
 PER_THREAD_STREAM = 2  # cudaStreamPerThread: one name for as many streams as threads
 
 
@@ -46,6 +47,8 @@ class Workspace:
         key = (device, stream.ptr, owner)
         found = self._kept.get(key)
         if found is None:
+            if len(self._kept) >= STREAMS:
+                self._kept.clear()  # CuPy gives the memory only to what a stream runs later
             found = self._kept[key] = self._new(gpu.cupy(), dtype)
         return found
 
@@ -55,7 +58,7 @@ class Workspace:
         return xp.empty(self._words, accumulation_dtype(dtype))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def workspace(kernel: str, plan: Any, words: int, tagged: bool) -> Workspace:
     """The slots of ``plan`` of ``kernel``: tags go up in step only if no other plan writes them."""
     return Workspace(words, tagged)

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...errors import ShapeError
 from .. import layout
 from ..arrays import Array, accumulation_dtype, namespace
 from ..engines import implementation
-from .checks import check_channels, check_eps, check_input, check_nchw, check_out, check_same_place
+from .checks import (
+    check_array,
+    check_channels,
+    check_eps,
+    check_input,
+    check_nchw,
+    check_out,
+    check_passing,
+    check_same_place,
+)
 from .repeat import Repeats, Statistics, Template
 from .results import contiguous_or_none, result_like, taken_as_they_are, written
 
@@ -82,15 +93,21 @@ def batch_norm_gradients(
     needs = tuple(needs)
     columns = (weight, passing.bias)
     tensors = (dy, x, passing.addend, passing.sign)
-    key, again = _backwards.find(tensors, columns, needs, passing.activation)
+    key, again = _backwards.find(tensors, columns, statistics.kind, needs, passing.activation)
     if again is None:
         mean, rstd, residual = statistics.arrays
-        if key is None or not taken_as_they_are(x, (dy, passing.addend), columns):
+        if key is None or not (
+            x.size
+            and any(needs)
+            and taken_as_they_are(x, (dy, passing.addend, passing.sign), columns)
+        ):
             return batch_norm_backward(
                 dy, x, weight, mean, rstd, residual=residual, passing=passing, needs=needs
             )
-        check_channels(x, weight=weight)
+        check_input(x)
+        check_channels(x, weight=weight, mean=mean, rstd=rstd, residual=residual)
         _check_gradient(dy, x)
+        _check_passed(x, passing)
         again = _Backward(dy, x, weight, statistics, passing, needs)
         _backwards.keep(key, columns, again)
     return again(*tensors, statistics)
@@ -180,6 +197,8 @@ def batch_norm_frozen_backward(
 
 def _backward(name, dy, x, weight, columns, needs, out, passing, **options):
     _check_gradient(dy, x)
+    if passing is not None:
+        _check_passed(x, passing)
     if out is not None:
         check_out(out, x, x.shape, x.dtype)
     x = layout.dense(x)
@@ -187,12 +206,13 @@ def _backward(name, dy, x, weight, columns, needs, out, passing, **options):
     dx = result_like(x, out, dy) if needs[0] else None
     _, dweight, dbias, daddend = _results(x, weight, (False, *needs[1:]))
     if passing is not None:
+        sign = None if passing.sign is None else layout.in_layout_of(passing.sign, x)
         if passing.addend is None or passing.sign is not None:
             addend = None  # z is not computed again, or has no such term
         else:
             addend = layout.in_layout_of(passing.addend, x)
         options |= dict(
-            bias=contiguous_or_none(passing.bias), addend=addend, sign=passing.sign,
+            bias=contiguous_or_none(passing.bias), addend=addend, sign=sign,
             daddend=daddend, activation=passing.activation,
         )  # fmt: skip
     if x.size and any(needs):
@@ -206,6 +226,18 @@ def _check_gradient(dy: Array, x: Array) -> None:
     if dy.shape != x.shape:
         raise ShapeError(f"dy has shape {dy.shape}; wanted that of x, {x.shape}")
     check_same_place(x, dy, "dy")
+
+
+def _check_passed(x: Array, passing: Passing) -> None:
+    check_channels(x, bias=passing.bias)
+    check_passing(x, passing.addend, passing.activation)
+    sign = passing.sign
+    if sign is None:
+        return
+    check_array(sign, "sign", (np.dtype(bool),), "bool")
+    check_same_place(x, sign, "sign")
+    if sign.shape != x.shape:
+        raise ShapeError(f"sign has shape {sign.shape}; wanted that of x, {x.shape}")
 
 
 def _results(x: Array, weight: Array | None, needs: Sequence[bool]) -> tuple[Array | None, ...]:

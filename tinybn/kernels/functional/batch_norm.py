@@ -11,7 +11,6 @@ from ...errors import ArgumentError, ShapeError
 from .. import gpu, layout
 from ..arrays import Array, accumulation_dtype, namespace
 from ..engines import implementation
-from ..reference import ACTIVATIONS
 from .checks import (
     check_array,
     check_channels,
@@ -20,6 +19,7 @@ from .checks import (
     check_nchw,
     check_out,
     check_pair,
+    check_passing,
     check_same_place,
     check_writable,
 )
@@ -58,21 +58,6 @@ def _check_count(x: Array, num_batches_tracked: Array | None, momentum: float | 
     check_same_place(x, num_batches_tracked, "num_batches_tracked")
     if num_batches_tracked.shape != ():
         raise ShapeError(f"num_batches_tracked has shape {num_batches_tracked.shape}; wanted ()")
-
-
-def _check_passing(x: Array, addend: Array | None, activation: str | None) -> None:
-    """What is applied in passing: an addend of x's shape, an activation by name."""
-    if activation not in tuple(ACTIVATIONS):
-        names = ", ".join(repr(name) for name in ACTIVATIONS)
-        raise ArgumentError(f"activation is {activation!r}; wanted one of {names}")
-    if addend is None:
-        return
-    check_input(addend, "addend")
-    check_same_place(x, addend, "addend")
-    if addend.shape != x.shape or addend.dtype != x.dtype:
-        raise ShapeError(
-            f"addend is {addend.dtype} {addend.shape}; wanted that of x, {x.dtype} {x.shape}"
-        )
 
 
 class BatchNormResult(NamedTuple):
@@ -130,7 +115,7 @@ def batch_norm_forward(
     _check_training(x, running_mean, running_var, eps, momentum)
     check_channels(x, weight=weight, bias=bias)
     _check_count(x, num_batches_tracked, momentum)
-    _check_passing(x, addend, activation)
+    check_passing(x, addend, activation)
     regular = taken_as_they_are(x, (addend,), columns)
     x = layout.dense(x)
     if addend is not None:
@@ -328,7 +313,7 @@ def batch_norm_forward_inference(
     key, again = _inferences.find((x, addend), columns, eps, activation, out is None)
     if again is not None:
         return again(x, addend)
-    _check_passing(x, addend, activation)
+    check_passing(x, addend, activation)
     y = _inference(
         "batch_norm_forward_inference", x, weight, bias, running_mean, running_var, eps, out,
         addend, activation,

@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ..arrays import BFLOAT16, Array
 from ..gpu import is_cupy
+from ..reference import ACTIVATIONS
 
 FLOATS = (np.dtype("float16"), BFLOAT16, np.dtype("float32"), np.dtype("float64"))
 
@@ -96,3 +97,18 @@ def check_nchw(x: Array) -> None:
     check_input(x)
     if x.ndim != 4:
         raise ShapeError(f"x has shape {x.shape}; wanted [N, C, H, W]")
+
+
+def check_passing(x: Array, addend: Array | None, activation: str | None) -> None:
+    """What is applied in passing: an addend of x's shape, an activation by name."""
+    if activation not in tuple(ACTIVATIONS):
+        names = ", ".join(repr(name) for name in ACTIVATIONS)
+        raise ArgumentError(f"activation is {activation!r}; wanted one of {names}")
+    if addend is None:
+        return
+    check_input(addend, "addend")
+    check_same_place(x, addend, "addend")
+    if addend.shape != x.shape or addend.dtype != x.dtype:
+        raise ShapeError(
+            f"addend is {addend.dtype} {addend.shape}; wanted that of x, {x.dtype} {x.shape}"
+        )

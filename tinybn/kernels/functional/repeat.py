@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import gpu
-from ..arrays import Array
+from ..arrays import Array, contiguous
 
 MOST = 4096  # calls remembered, more than a network has; then all are forgotten
 
@@ -97,7 +97,7 @@ class Statistics:
     @classmethod
     def of(cls, arrays: Array) -> Statistics:
         """Those in an array [3, C]."""
-        return cls(arrays.shape[1], arrays.dtype, arrays)
+        return cls(arrays.shape[1], arrays.dtype, contiguous(arrays))
 
     @property
     def arrays(self) -> Array:
@@ -105,6 +105,12 @@ class Statistics:
         if not hasattr(self._memory, "shape"):
             self._memory = gpu.calls().array((3, self._channels), self._dtype, self._memory)
         return self._memory
+
+    @property
+    def kind(self) -> tuple:
+        """What a prepared call depends on."""
+        on_gpu = not isinstance(self._memory, np.ndarray)
+        return self._channels, self._dtype, self.address % 16 if on_gpu else None
 
     @property
     def address(self) -> int:

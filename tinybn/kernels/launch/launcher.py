@@ -30,7 +30,7 @@ class Launcher:
 
     A call names the grid and, by keyword, every parameter of the function:
     arrays; integers, which are specialised on as Triton does (1, multiples of 16);
-    ``numpy.float32``, ``float64`` and ``int64`` scalars, which are not; None for
+    ``numpy.float32``, ``float64``, ``int32`` and ``int64`` scalars, which are not; None for
     a pointer that is not there; and the ``tl.constexpr`` values.
     """
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from ... import kernels
 from ...kernels import Passing
 from ...kernels.arrays import accumulation_dtype, namespace
-from ...kernels.functional.checks import check_channels, check_input, check_pair
+from ...kernels.functional.checks import (
+    check_channels,
+    check_eps,
+    check_input,
+    check_pair,
+    check_passing,
+)
 from ..tape import Array, Node, Op, apply
 from ._operands import check_optional_tensors, check_tensors
 
@@ -39,7 +45,10 @@ class BatchNormTraining(Op):
     ) -> Array:
         if x.size == 0:  # an empty batch has no statistics, and changes none
             check_input(x)
-            check_channels(x, weight=weight, bias=bias, running_mean=running_mean)
+            columns = dict(running_mean=running_mean, running_var=running_var)
+            check_channels(x, weight=weight, bias=bias, **columns)
+            check_eps(eps)
+            check_passing(x, addend, activation)
             zeros = namespace(x).zeros((3, x.shape[1]), accumulation_dtype(x.dtype))
             nothing = kernels.Statistics.of(zeros)
             ctx.save(x, weight, nothing, None, None, None, activation)
