@@ -285,6 +285,80 @@ def test_relu_passes_the_gradient_of_nan_with_and_without_a_residual(engine):
 
 
 @all_engines
+@pytest.mark.parametrize("activation", ["relu", "silu", "gelu"])
+def test_infinities_have_the_activations_limits(engine, activation):
+    x = np.array([[-np.inf], [np.inf], [-1.0], [1.0], [np.nan]], np.float32)
+    zero, one = np.zeros(1, np.float32), np.ones(1, np.float32)
+
+    def run(x, dy, mean, var):
+        y = kernels.batch_norm_forward_inference(x, None, None, mean, var, activation=activation)
+        passing = kernels.Passing(None, None, None, activation)
+        back = kernels.batch_norm_frozen_backward(dy, x, None, mean, var, passing=passing)
+        return y, back[0]
+
+    y, dx = engine.run(run, x, np.ones_like(x), zero, one)
+    assert y[:2, 0].tolist() == [0.0, np.inf] and np.isnan(y[4, 0])
+    np.testing.assert_allclose(dx[:2, 0], [0.0, 1.0], atol=1e-5)  # rstd is 1/sqrt(1 + 1e-5)
+    if activation == "relu":  # where it has no slope, an infinite gradient goes nowhere
+        _, dx = engine.run(run, x, np.full_like(x, np.inf), zero, one)
+        assert dx[:4, 0].tolist() == [0.0, np.inf, 0.0, np.inf]
+
+
+@all_engines
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_rows_that_are_not_there_add_nothing(engine, activation):
+    # Three rows in a tile of four; what the fourth would be overflows.
+    x = np.full((3, 1), 2e36, np.float32)
+
+    def run(x, weight, bias):
+        result = kernels.batch_norm_forward(x, weight, bias, activation=activation)
+        passing = kernels.Passing(bias, None, None, activation)
+        dy, needs = x / x, (True, True, True, False)
+        return kernels.batch_norm_gradients(dy, x, weight, result.statistics, passing, needs)[:3]
+
+    weight, bias = np.array([3.0], np.float32), np.zeros(1, np.float32)
+    dx, dweight, dbias = engine.run(run, x, weight, bias)
+    assert not dx.any() and dweight.tolist() == [0.0] and dbias.tolist() == [1.5]
+
+
+@all_engines
+def test_a_read_only_count_is_refused_before_anything_changes(engine):
+    if engine.name == "cuda":
+        pytest.skip("CuPy arrays are never read-only")
+    x, mean, var = np.eye(3, dtype=np.float32), np.zeros(3, np.float32), np.ones(3, np.float32)
+    count = np.zeros((), np.int64)
+    count.flags.writeable = False
+    with engine.active(), pytest.raises(ArgumentError, match="num_batches_tracked is read-only"):
+        kernels.batch_norm_forward(x, None, None, mean, var, num_batches_tracked=count)
+    assert not mean.any() and count == 0
+
+
+@all_engines
+@pytest.mark.parametrize("momentum", [np.float32(0.5), np.int64(1), np.float64(0)])
+def test_momentum_may_be_a_numpy_scalar(engine, momentum):
+    x, zeros = np.eye(3, dtype=np.float32), np.zeros(3, np.float32)
+
+    def run(x, mean, var):
+        kernels.batch_norm_forward(x, None, None, mean, var, momentum=momentum)
+        return mean
+
+    np.testing.assert_allclose(engine.run(run, x, zeros, zeros + 1), float(momentum) / 3, rtol=1e-6)
+
+
+def test_arguments_that_are_no_numbers_and_a_pair_that_is_none():
+    x, mean, var = np.eye(3, dtype=np.float32), np.zeros(3, np.float32), np.ones(3, np.float32)
+    for options, words in (
+        (dict(momentum="a"), "momentum is 'a'"),
+        (dict(momentum=None), "momentum is None"),
+        (dict(eps=None), "eps is None"),
+        (dict(out=(mean.copy(),)), "pair"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            kernels.batch_norm_stats_forward(x, mean, var, **options)
+    assert not mean.any()
+
+
+@all_engines
 def test_what_forward_passed_on_is_checked(engine):
     x, dy, addend, weight, bias = draw((6, 3), np.float32, "contiguous", 0)
 

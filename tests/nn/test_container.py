@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import numpy as np
 import pytest
 
 import tinybn as tb
@@ -89,3 +90,27 @@ def test_append_takes_a_free_name_and_a_slice_keeps_names():
     assert len(model) == 2 and list(dict(model.named_children())) == ["1", "2"]
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     assert list(model[2:].state_dict()) == ["2.weight", "2.bias"]
+
+
+def test_a_fused_activation_is_the_modules_own():
+    # Fused where kernels run; never where a module computes something of its own.
+    class Doubled(nn.BatchNorm1d):
+        def __call__(self, input):
+            return super().__call__(input) * 2
+
+    def same(modules):
+        x = tb.Tensor(np.array([[1.0, -2.0], [3.0, 5.0], [0.0, 1.0]], np.float32))
+        with tb.interpret():
+            got = nn.Sequential(*modules)(x)
+        want = x
+        for module in modules:
+            want = module(want)
+        np.testing.assert_allclose(got.detach().numpy(), want.detach().numpy(), atol=1e-6)
+
+    for activation in (nn.ReLU(), nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Tanh()):
+        same([nn.BatchNorm1d(2), activation])
+    same([Doubled(2), nn.ReLU()])
+    for changed in (0, 1):
+        modules = [nn.BatchNorm1d(2), nn.ReLU()]
+        modules[changed].forward = lambda input: input * 3 - 1
+        same(modules)

@@ -114,6 +114,13 @@ def _joined(module: Module, following: Module, input: Tensor) -> str | None:
     """The name of ``following`` where BatchNorm's kernels can apply it, else None."""
     if type(module).forward is not _BatchNorm.forward or engine_of(input.data) == "cpu":
         return None
+    if (
+        type(module).__call__ is not Module.__call__
+        or type(following).__call__ is not Module.__call__
+    ):
+        return None
+    if "forward" in vars(module) or "forward" in vars(following):
+        return None
     if module._forward_hooks or following._forward_hooks:
         return None
     if type(following) is GELU and following.approximate != "none":

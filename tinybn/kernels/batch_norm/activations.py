@@ -10,27 +10,31 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+LARGE = tl.constexpr(1e4)  # beyond ±LARGE both curves are straight lines in every precision
+
 
 @triton.jit
 def activate(z, ACTIVATION: tl.constexpr):
     if ACTIVATION == "relu":
         z = tl.where(z <= 0.0, 0.0, z)  # NaN stays NaN
     elif ACTIVATION == "silu":
-        z = z / (1.0 + tl.exp(-z))
+        z = tl.where(z < -LARGE, -0.0, z / (1.0 + tl.exp(-z)))  # not −∞/∞
     elif ACTIVATION == "gelu":
-        z = 0.5 * z * (1.0 + tl.erf(z * 0.7071067811865476))
+        z = tl.where(z < -LARGE, -0.0, 0.5 * z * (1.0 + tl.erf(z * 0.7071067811865476)))
     return z
 
 
 @triton.jit
-def activation_gradient(z, ACTIVATION: tl.constexpr):
-    """dy/dz."""
+def activation_backward(dy, z, ACTIVATION: tl.constexpr):
+    """dy·dy/dz; 0 where ReLU has no slope, whatever dy is."""
     if ACTIVATION == "relu":
-        slope = tl.where(z <= 0.0, 0.0, 1.0).to(z.dtype)
-    elif ACTIVATION == "silu":
-        sigmoid = 1.0 / (1.0 + tl.exp(-z))
-        slope = sigmoid * (1.0 + z * (1.0 - sigmoid))
+        g = tl.where(z <= 0.0, 0.0, dy)
     else:
-        density = 0.3989422804014327 * tl.exp(-0.5 * z * z)
-        slope = 0.5 * (1.0 + tl.erf(z * 0.7071067811865476)) + z * density
-    return slope
+        z = tl.where(z > LARGE, LARGE, tl.where(z < -LARGE, -LARGE, z))  # ∞·0 is no slope
+        if ACTIVATION == "silu":
+            sigmoid = 1.0 / (1.0 + tl.exp(-z))
+            g = dy * (sigmoid * (1.0 + z * (1.0 - sigmoid)))
+        else:
+            density = 0.3989422804014327 * tl.exp(-0.5 * z * z)
+            g = dy * (0.5 * (1.0 + tl.erf(z * 0.7071067811865476)) + z * density)
+    return g

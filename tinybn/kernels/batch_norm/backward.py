@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .activations import activation_gradient
+from .activations import activation_backward
 from .exchange import collect, next_tag, publish
 from .tiles import (
     centre_and_rstd,
@@ -37,7 +37,8 @@ def upstream(
         z = x_hat * weight[None, :] + bias[None, :]
         if addend_ptr is not None:
             z += tl.load(addend_ptr + at, mask=mask, other=0.0).to(ACC)
-        g *= activation_gradient(z, ACTIVATION)
+        # z of a masked row is nothing, and may overflow.
+        g = tl.where(mask, activation_backward(g, z, ACTIVATION), 0.0)
     return g
 
 

@@ -13,7 +13,8 @@ of Chan, Golub and LeVeque 1983, doi:10.1080/00031305.1983.10483115, equations
 1.7 and 2.1b for merging). In a part of K tiles the mean subtracted is that of
 the first LOADED, whose square distance from the part's is at most K variances. Each
 term is divided by the count before it is added, so that no sum overflows
-where its result does not. In float32 a variance above 3.4e38 does; y is then 0.
+where its result does not. In float32 a variance above 3.4e38 does; y is then 0. Values
+further apart than the largest number, 3.4e38, give NaN.
 """
 
 from __future__ import annotations

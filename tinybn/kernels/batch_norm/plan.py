@@ -121,7 +121,7 @@ def make_plan(
             parts = -(-rows // part_rows)
         return parts, part_rows, -(-part_rows // block_r)
 
-    limit = processors * (PROGRAMS if each > 1 else MORE_PROGRAMS)
+    limit = processors * (MORE_PROGRAMS if each == 1 and wide == 1 else PROGRAMS)
     parts, part_rows, tiles = cut(limit)
     hold = tiles <= most and (parts == 1 or cooperative)
     together = hold

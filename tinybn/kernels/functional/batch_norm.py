@@ -16,6 +16,7 @@ from .checks import (
     check_channels,
     check_eps,
     check_input,
+    check_momentum,
     check_nchw,
     check_out,
     check_pair,
@@ -35,8 +36,8 @@ def _check_training(
     check_eps(eps)
     check_pair(running_mean, running_var)
     check_channels(x, running_mean=running_mean, running_var=running_var)
-    if momentum is not None and not 0 <= momentum <= 1:
-        raise ArgumentError(f"momentum is {momentum}; wanted 0 to 1")
+    if momentum is not None:
+        check_momentum(momentum)
     check_writable(running_mean, "running_mean")
     check_writable(running_var, "running_var")
     if x.size // max(x.shape[1], 1) <= 1:
@@ -56,6 +57,7 @@ def _check_count(x: Array, num_batches_tracked: Array | None, momentum: float | 
         return
     check_array(num_batches_tracked, "num_batches_tracked", (np.dtype(np.int64),), "int64")
     check_same_place(x, num_batches_tracked, "num_batches_tracked")
+    check_writable(num_batches_tracked, "num_batches_tracked")
     if num_batches_tracked.shape != ():
         raise ShapeError(f"num_batches_tracked has shape {num_batches_tracked.shape}; wanted ()")
 
@@ -121,7 +123,7 @@ def batch_norm_forward(
     if addend is not None:
         addend = layout.in_layout_of(addend, x)
     columns = [contiguous_or_none(column) for column in columns]
-    share = momentum if momentum is not None else _equal_share(num_batches_tracked)
+    share = float(momentum) if momentum is not None else _equal_share(num_batches_tracked)
     options = dict(eps=float(eps), momentum=share, activation=activation)
     kernel = implementation("batch_norm_forward", x)
     if key is not None and regular and momentum is not None:
@@ -199,6 +201,7 @@ def batch_norm_statistics(
     mean + residual is the mean in twice the precision, so that normalising
     values whose mean is far larger than their spread loses nothing. Raises as it does.
     """
+    check_momentum(momentum)
     _check_training(x, running_mean, running_var, eps, momentum)
     xp, wide = namespace(x), accumulation_dtype(x.dtype)
     mean, rstd, residual = (xp.empty(x.shape[1], wide) for _ in range(3))
@@ -243,6 +246,8 @@ def batch_norm_stats_forward(
     """
     check_input(x)
     if out is not None:
+        if not isinstance(out, (tuple, list)) or len(out) != 2:
+            raise ArgumentError("out must be a pair of arrays, for mean and rstd")
         for array in out:
             check_out(array, x, x.shape[1:2], accumulation_dtype(x.dtype))
     mean, rstd, _ = batch_norm_statistics(x, running_mean, running_var, eps=eps, momentum=momentum)

@@ -88,9 +88,14 @@ def check_writable(array: Array | None, name: str) -> None:
         raise ArgumentError(f"{name} is read-only; wanted an array that can be written to")
 
 
-def check_eps(eps: float) -> None:
-    if not eps >= 0:
+def check_eps(eps: Any) -> None:
+    if not (isinstance(eps, (int, float, np.number)) and eps >= 0):
         raise ArgumentError(f"eps is {eps}; wanted a number that is at least 0")
+
+
+def check_momentum(momentum: Any) -> None:
+    if not (isinstance(momentum, (int, float, np.number)) and 0 <= momentum <= 1):
+        raise ArgumentError(f"momentum is {momentum!r}; wanted 0 to 1")
 
 
 def check_nchw(x: Array) -> None:

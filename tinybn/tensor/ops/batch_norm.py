@@ -15,6 +15,7 @@ from ...kernels.functional.checks import (
     check_channels,
     check_eps,
     check_input,
+    check_momentum,
     check_pair,
     check_passing,
 )
@@ -48,6 +49,8 @@ class BatchNormTraining(Op):
             columns = dict(running_mean=running_mean, running_var=running_var)
             check_channels(x, weight=weight, bias=bias, **columns)
             check_eps(eps)
+            if momentum is not None:
+                check_momentum(momentum)
             check_passing(x, addend, activation)
             zeros = namespace(x).zeros((3, x.shape[1]), accumulation_dtype(x.dtype))
             nothing = kernels.Statistics.of(zeros)
