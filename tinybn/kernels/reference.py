@@ -13,47 +13,14 @@ BatchNorm is Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167; x is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from .activations import ACTIVATIONS
 from .arrays import accumulation_dtype
-from .special import erf
 
 Array = np.ndarray
-
-
-def _sigmoid(z: Array) -> Array:
-    return 1 / (1 + np.exp(-z))
-
-
-def _gelu_slope(z: Array) -> Array:
-    density = np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
-    return (1 + erf(z / np.sqrt(2))) / 2 + z * density
-
-
-def _silu_slope(z: Array) -> Array:
-    return _sigmoid(z) * (1 + z * (1 - _sigmoid(z)))
-
-
-def _bounded(z: Array) -> Array:
-    return np.clip(z, -1e4, 1e4)  # beyond, SiLU and GELU are straight lines; ∞·0 is NaN
-
-
-# y(z), and from dy and z the gradient of z, of what BatchNorm applies in passing; the formulas'
-# sources are in batch_norm/activations.py.
-ACTIVATIONS: dict[str | None, tuple[Callable, Callable]] = {
-    None: (lambda z: z, lambda dy, z: dy),
-    "relu": (lambda z: np.where(z <= 0, 0.0, z), lambda dy, z: np.where(z <= 0, 0.0, dy)),
-    "silu": (
-        lambda z: np.where(z < -1e4, -0.0, z * _sigmoid(z)),
-        lambda dy, z: dy * _silu_slope(_bounded(z)),
-    ),
-    "gelu": (
-        lambda z: np.where(z < -1e4, -0.0, z * (1 + erf(z / np.sqrt(2))) / 2),
-        lambda dy, z: dy * _gelu_slope(_bounded(z)),
-    ),
-}
 
 
 def _axes(x: Array) -> tuple[int, ...]:
@@ -175,7 +142,6 @@ def batch_norm_forward_inference(
     *,
     eps: float,
     addend: Array | None = None,
-    sign: Array | None = None,
     activation: str | None = None,
 ) -> None:
     """y = activation((x − running_mean)/sqrt(running_var + eps)·weight + bias + addend)."""
@@ -183,7 +149,7 @@ def batch_norm_forward_inference(
         rstd = 1 / np.sqrt(running_var.astype(np.float64) + eps)
         x_hat = _normalized(x, running_mean, rstd, None)
         z = x_hat * _column(weight, x, 1.0) + _column(bias, x)
-        _activate(z, addend, y, sign, activation)
+        _activate(z, addend, y, None, activation)
 
 
 # The same mathematics; the kernel of this name is for [N, C, H, W] alone.

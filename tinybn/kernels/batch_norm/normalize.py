@@ -11,7 +11,7 @@ from .tiles import centre_and_rstd, scale_and_shift, tile_offsets
 
 @triton.jit
 def batch_norm_normalize_kernel(
-    x_ptr, addend_ptr, weight_ptr, bias_ptr, mean_ptr, scale_ptr, residual_ptr, y_ptr, sign_ptr,
+    x_ptr, addend_ptr, weight_ptr, bias_ptr, mean_ptr, scale_ptr, residual_ptr, y_ptr,
     rows, C, S: tl.constexpr, stride_n: tl.constexpr, stride_c: tl.constexpr,
     stride_s: tl.constexpr, channel_tiles, eps,
     FROM_VARIANCE: tl.constexpr, FLAT: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
@@ -31,4 +31,4 @@ def batch_norm_normalize_kernel(
     )
     # Not folded to x·scale + shift: that loses digits where the mean is large.
     scale, shift = scale_and_shift(weight_ptr, bias_ptr, residual, rstd, channels, C, ACC)
-    write_normalized(y_ptr, addend_ptr, sign_ptr, at, mask, x, mean, scale, shift, ACC, ACTIVATION)
+    write_normalized(y_ptr, addend_ptr, None, at, mask, x, mean, scale, shift, ACC, ACTIVATION)

@@ -137,12 +137,7 @@ class _BatchNormKernel(KernelObject):
         raise NotImplementedError
 
 
-class BatchNormForward(_BatchNormKernel):
-    """Statistics, running statistics and y = activation(BatchNorm(x) + addend) at once.
-
-    Takes the arguments of ``reference.batch_norm_forward``.
-    """
-
+class _ForwardKernel(_BatchNormKernel):
     launcher = Launcher(batch_norm_forward_kernel)
 
     def _arguments(
@@ -161,6 +156,13 @@ class BatchNormForward(_BatchNormKernel):
             keep=scalar(1 - momentum if known else 0, running),
             unbias=scalar(n / max(n - 1, 1), x.dtype), ACTIVATION=activation,
         )  # fmt: skip
+
+
+class BatchNormForward(_ForwardKernel):
+    """Statistics, running statistics and y = activation(BatchNorm(x) + addend) at once.
+
+    Takes the arguments of ``reference.batch_norm_forward``.
+    """
 
     def __call__(
         self, x: Array, addend: Array | None, weight: Array | None, bias: Array | None,
@@ -189,7 +191,7 @@ class BatchNormForward(_BatchNormKernel):
         return self._arguments(x, None, c, c, c, c, count, x, None, c, c, c, 1e-5, 0.1, None)
 
 
-class BatchNormStatsForward(BatchNormForward):
+class BatchNormStatsForward(_ForwardKernel):
     """Statistics of each channel, and the running statistics, alone.
 
     Takes the arguments of ``reference.batch_norm_stats_forward``.
@@ -203,14 +205,14 @@ class BatchNormStatsForward(BatchNormForward):
             programs = min(programs, self._processors(x, compiling) * PROGRAMS)
         return replace(plan, registers=REGISTERS, programs=programs)
 
-    def __call__(  # type: ignore[override]
+    def __call__(
         self, x: Array, running_mean: Array | None, running_var: Array | None, mean: Array,
         rstd: Array, residual: Array | None, *, eps: float, momentum: float,
     ) -> None:  # fmt: skip
-        super().__call__(
+        self._run(x, self._arguments(
             x, None, None, None, running_mean, running_var, None, None, None, mean, rstd, residual,
-            eps=eps, momentum=momentum, activation=None,
-        )  # fmt: skip
+            eps, momentum, None,
+        ))  # fmt: skip
 
     def _example(self, x: Array, channel: Array) -> dict[str, Any]:
         c = channel
@@ -248,11 +250,11 @@ class BatchNormNormalizeForward(_BatchNormKernel):
         return [(grid, Options(warps=4), arguments)], None
 
     def _arguments(
-        self, x, weight, bias, mean, scale, residual, y, eps, addend, sign, activation
+        self, x, weight, bias, mean, scale, residual, y, eps, addend, activation
     ) -> dict[str, Any]:
         return dict(
             x_ptr=x, addend_ptr=addend, weight_ptr=weight, bias_ptr=bias, mean_ptr=mean,
-            scale_ptr=scale, residual_ptr=residual, y_ptr=y, sign_ptr=sign,
+            scale_ptr=scale, residual_ptr=residual, y_ptr=y,
             eps=scalar(eps, x.dtype), FROM_VARIANCE=self.from_variance, ACTIVATION=activation,
         )  # fmt: skip
 
@@ -260,13 +262,11 @@ class BatchNormNormalizeForward(_BatchNormKernel):
         self, x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array,
         residual: Array | None, y: Array,
     ) -> None:  # fmt: skip
-        self._run(
-            x, self._arguments(x, weight, bias, mean, rstd, residual, y, 0.0, None, None, None)
-        )
+        self._run(x, self._arguments(x, weight, bias, mean, rstd, residual, y, 0.0, None, None))
 
     def _example(self, x: Array, channel: Array) -> dict[str, Any]:
         c = channel
-        return self._arguments(x, c, c, c, c, c, x, 1e-5, None, None, None)
+        return self._arguments(x, c, c, c, c, c, x, 1e-5, None, None)
 
 
 class BatchNormForwardInference(BatchNormNormalizeForward):
@@ -277,10 +277,10 @@ class BatchNormForwardInference(BatchNormNormalizeForward):
     def __call__(  # type: ignore[override]
         self, x: Array, weight: Array | None, bias: Array | None, running_mean: Array,
         running_var: Array, y: Array, *, eps: float, addend: Array | None = None,
-        sign: Array | None = None, activation: str | None = None,
+        activation: str | None = None,
     ) -> None:  # fmt: skip
         self._run(x, self._arguments(
-            x, weight, bias, running_mean, running_var, None, y, eps, addend, sign, activation
+            x, weight, bias, running_mean, running_var, None, y, eps, addend, activation
         ))  # fmt: skip
 
     def prepare(
@@ -289,7 +289,7 @@ class BatchNormForwardInference(BatchNormNormalizeForward):
     ) -> Callable[..., None]:  # fmt: skip
         """A launch for the arrays of a call, but for the addresses of x, addend if any, and y."""
         arguments = self._arguments(
-            x, weight, bias, running_mean, running_var, None, y, eps, addend, None, activation
+            x, weight, bias, running_mean, running_var, None, y, eps, addend, activation
         )
         return self._prepare(x, arguments, ("x_ptr", "addend_ptr", "y_ptr"))
 
@@ -298,12 +298,7 @@ class BatchNorm2dNchwForwardInference(BatchNormForwardInference):
     """Inference on [N, C, H, W] in either memory layout, under the name that graphs use."""
 
 
-class BatchNormBackward(_BatchNormKernel):
-    """dx, dweight and dbias where the statistics are the batch's.
-
-    Takes the arguments of ``reference.batch_norm_backward``.
-    """
-
+class _BackwardKernel(_BatchNormKernel):
     launcher = Launcher(batch_norm_backward_kernel)
     frozen = False
     tensors = 2
@@ -318,6 +313,17 @@ class BatchNormBackward(_BatchNormKernel):
             dweight_ptr=dweight, dbias_ptr=dbias, eps=scalar(eps, x.dtype), FROZEN=self.frozen,
             ACTIVATION=activation,
         )  # fmt: skip
+
+    def _example(self, x: Array, channel: Array) -> dict[str, Any]:
+        c = channel
+        return self._arguments(x, x, c, c, c, c, x, c, c, 1e-5, None, None, None, None, None)
+
+
+class BatchNormBackward(_BackwardKernel):
+    """dx, dweight and dbias where the statistics are the batch's.
+
+    Takes the arguments of ``reference.batch_norm_backward``.
+    """
 
     def __call__(
         self, dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array,
@@ -350,12 +356,8 @@ class BatchNormBackward(_BatchNormKernel):
             "dx_ptr", "dweight_ptr", "dbias_ptr", "daddend_ptr",
         ))  # fmt: skip
 
-    def _example(self, x: Array, channel: Array) -> dict[str, Any]:
-        c = channel
-        return self._arguments(x, x, c, c, c, c, x, c, c, 1e-5, None, None, None, None, None)
 
-
-class BatchNorm2dNchwBackward(BatchNormBackward):
+class BatchNorm2dNchwBackward(_BackwardKernel):
     """dx, dweight and dbias where the statistics are constants.
 
     Takes the arguments of ``reference.batch_norm_2d_nchw_backward``.
@@ -363,7 +365,7 @@ class BatchNorm2dNchwBackward(BatchNormBackward):
 
     frozen = True
 
-    def __call__(  # type: ignore[override]
+    def __call__(
         self, dy: Array, x: Array, weight: Array | None, running_mean: Array, running_var: Array,
         dx: Array | None, dweight: Array | None, dbias: Array | None, *, eps: float,
         bias: Array | None = None, addend: Array | None = None, sign: Array | None = None,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from ..activations import ACTIVATIONS
 from ..arrays import BFLOAT16, Array
 from ..gpu import is_cupy
-from ..reference import ACTIVATIONS
 
 FLOATS = (np.dtype("float16"), BFLOAT16, np.dtype("float32"), np.dtype("float64"))
 
