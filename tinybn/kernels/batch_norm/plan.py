@@ -31,10 +31,12 @@ REGISTERS = 128
 MORE_PROGRAMS, FEWER_REGISTERS = 3, 80  # where a program needs no more
 FEWEST_REGISTERS = 64  # four programs
 HELD, LOADED = 64, 32  # registers for what is held, and for each tensor's loads under way
-HELD_SINGLY, LOADED_SINGLY = 28, 8  # where each element has an address of its own
+HELD_SINGLY, LOADED_SINGLY = 32, 8  # where each element has an address of its own
 CHANNELS = 32  # of a tile where they are contiguous: a 128-byte line of float32
 STREAMED_CHANNELS = 64
+ROWS_OF_A_THREAD = 4
 ROUND = 2**14  # what starting a unit costs, in elements that would stream meanwhile
+EXCHANGE = 2**14  # what waiting for other programs' sums costs, likewise
 ALIGNED = 16  # rows: where parts begin, so that loads stay 16 bytes wide
 
 
@@ -99,22 +101,25 @@ def make_plan(
     wide = max(itemsize // 4, 1)  # float64 takes two registers
     aligned = contiguous or run * itemsize % 16 == 0
     each = 8 // wide if aligned else math.gcd(run, 8 // wide)
-    tile = WARPS * 32 * each
+    warps = WARPS
+    tile = warps * 32 * each
     room, under_way = (HELD, LOADED) if each > 1 else (HELD_SINGLY, LOADED_SINGLY)
     most = room // (each * wide * tensors)
     fits = rows * channels <= processors * PROGRAMS * most * tile and cooperative
     if block_channels is not None:
         block_c = block_channels
     elif contiguous:
-        block_c = _channels(rows, channels, fits, tile, itemsize, processors)
+        block_c = _channels(rows, channels, fits, tile, itemsize, tensors, processors)
     else:
         block_c = max(1, tile // power_of_two(rows))
     block_c = min(block_c, power_of_two(channels))
     block_r = block_rows or min(max(tile // block_c, 1), power_of_two(rows))
     channel_tiles = -(-channels // block_c)
 
+    held = most if fits and not contiguous else None
+
     def cut(limit: int) -> tuple[int, int, int]:
-        parts = _parts(rows, channel_tiles, block_r, block_c, limit)
+        parts = _parts(rows, channel_tiles, block_r, block_c, limit, held)
         part_rows = -(-rows // parts)
         if parts > 1:
             part_rows = -(-part_rows // ALIGNED) * ALIGNED
@@ -122,13 +127,17 @@ def make_plan(
         return parts, part_rows, -(-part_rows // block_r)
 
     limit = processors * (MORE_PROGRAMS if each == 1 and wide == 1 else PROGRAMS)
+    if not contiguous and channel_tiles <= processors and rows <= 2 * most * block_r:
+        if 2 * rows > most * block_r and wide == 1:
+            # A multiprocessor has one program at most: let that have twice the warps.
+            warps, tile, block_r, limit = 2 * warps, 2 * tile, 2 * block_r, channel_tiles
     parts, part_rows, tiles = cut(limit)
     hold = tiles <= most and (parts == 1 or cooperative)
     together = hold
     loaded, registers = tiles, REGISTERS
     if hold:
-        if not contiguous and wide == 1:
-            registers = _registers(tiles * tensors * each, parts, each)
+        if wide == 1 and warps == WARPS:
+            registers = _registers(tiles * tensors * each, parts, each, contiguous, itemsize)
     else:
         loaded = max(under_way // (each * wide), 1)
         if each == 1 and wide == 1:
@@ -148,23 +157,25 @@ def make_plan(
         block_rows=block_r, block_channels=block_c, hold=hold, loaded=loaded, parts=parts,
         part_rows=part_rows, tiles=tiles, units=units,
         programs=min(units, limit) if together and parts > 1 else units, together=together,
-        warps=min(WARPS, max(1, block_r * block_c * WARPS // tile)), registers=registers,
+        warps=min(warps, max(1, block_r * block_c * warps // tile)), registers=registers,
         merge_channels=merge,
     )  # fmt: skip
 
 
-def _registers(held: int, parts: int, each: int) -> int:
+def _registers(held: int, parts: int, each: int, contiguous: bool, itemsize: int) -> int:
     """Of a thread that holds ``held`` values: the fewer, the more programs hide each other's waits.
 
-    That is for NCHW. Where channels are contiguous a thread holds statistics of several, too.
+    Where channels are contiguous a thread holds statistics of several, too.
     """
+    if contiguous:
+        return FEWER_REGISTERS if held <= 16 and itemsize == 4 and parts == 1 else REGISTERS
     if held <= 16:
         return FEWEST_REGISTERS if each == 1 and parts == 1 else FEWER_REGISTERS
-    return FEWER_REGISTERS if each == 1 else REGISTERS
+    return FEWER_REGISTERS if each == 1 and (held <= 28 or parts > 1) else REGISTERS
 
 
 def _channels(
-    rows: int, channels: int, fits: bool, tile: int, itemsize: int, processors: int
+    rows: int, channels: int, fits: bool, tile: int, itemsize: int, tensors: int, processors: int
 ) -> int:
     """Contiguous channels of a tile: whole lines of DRAM, but work for the whole GPU first."""
     block_c = min(CHANNELS if fits else STREAMED_CHANNELS, power_of_two(channels))
@@ -172,15 +183,29 @@ def _channels(
         block_c * itemsize > 32 and -(-channels // block_c) * (rows * block_c) < processors * tile
     ):
         block_c //= 2
-    return max(block_c, tile // power_of_two(rows))
+    # Few rows: several to a thread all the same, so that it computes few channels' statistics.
+    wider = tile * ROWS_OF_A_THREAD // tensors // power_of_two(rows)
+    while wider > block_c and -(-channels // wider) < processors:
+        wider //= 2
+    return max(block_c, wider)
 
 
-def _parts(rows: int, channel_tiles: int, block_r: int, block_c: int, limit: int) -> int:
-    """The number of parts with which the slowest program has the least to do."""
+def _parts(
+    rows: int, channel_tiles: int, block_r: int, block_c: int, limit: int, held: int | None
+) -> int:
+    """The number of parts with which the slowest program has the least to do.
+
+    Where x fits in registers, ``held`` tiles in a program's, it may be better not to split: the
+    sums need no exchange then. A part of more tiles is read twice.
+    """
 
     def cost(parts: int) -> tuple[int, int]:
         rounds = -(-channel_tiles * parts // limit)
-        return rounds * (-(-rows // parts) * block_c + ROUND), parts
+        part_rows = -(-rows // parts)
+        work = rounds * (part_rows * block_c + ROUND)
+        if held is not None:
+            work += EXCHANGE * (parts > 1) + part_rows * block_c * (part_rows > held * block_r)
+        return work, parts
 
     most = min(limit, -(-rows // block_r))
     return min(range(1, most + 1), key=cost)
