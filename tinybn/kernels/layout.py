@@ -20,11 +20,14 @@ def is_channels_last(x: Array) -> bool:
     return x.ndim > 2 and namespace(x).moveaxis(x, 1, -1).flags.c_contiguous
 
 
+def is_dense(x: Array) -> bool:
+    """Whether ``x`` is C-contiguous or channels-last."""
+    return x.flags.c_contiguous or is_channels_last(x)
+
+
 def dense(x: Array) -> Array:
     """``x`` itself where it is C-contiguous or channels-last, else a contiguous copy."""
-    if x.flags.c_contiguous or is_channels_last(x):
-        return x
-    return contiguous(x)
+    return x if is_dense(x) else contiguous(x)
 
 
 def like(x: Array, dtype: np.dtype | None = None) -> Array:
@@ -36,9 +39,14 @@ def _steps(array: Array) -> list[int]:
     return [stride // array.itemsize for stride in array.strides]
 
 
+def lies_as(array: Array, x: Array) -> bool:
+    """Whether ``array`` has x's shape, and its elements lie as those of ``x``."""
+    return array.shape == x.shape and _steps(array) == _steps(x)
+
+
 def in_layout_of(array: Array, x: Array) -> Array:
     """``array`` itself where its elements lie as those of ``x`` (dense), else a copy that does."""
-    if array.shape == x.shape and _steps(array) == _steps(x):
+    if lies_as(array, x):
         return array
     result = like(x, array.dtype)
     result[...] = array

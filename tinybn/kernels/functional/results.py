@@ -33,7 +33,7 @@ def taken_as_they_are(
 ) -> bool:
     """Whether the kernels take x, others of its shape and columns without a copy."""
     return (
-        layout.dense(x) is x
-        and all(other is None or layout.in_layout_of(other, x) is other for other in others)
-        and all(contiguous_or_none(column) is column for column in columns)
+        layout.is_dense(x)
+        and all(other is None or layout.lies_as(other, x) for other in others)
+        and all(column is None or column.flags.c_contiguous for column in columns)
     )
