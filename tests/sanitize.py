@@ -43,7 +43,19 @@ def batch_norm() -> None:
                 kernels.batch_norm_frozen_backward(
                     dy, x, weight, mean, var, passing=passing, needs=(True,) * 4
                 )
-            kernels.batch_norm_stats_forward(x)
+            mean, rstd = kernels.batch_norm_stats_forward(x)
+            kernels.batch_norm_normalize_forward(x, weight, bias, mean, rstd)
+            if x.ndim == 4:
+                kernels.batch_norm_2d_nchw_forward_inference(x, weight, bias, mean, var)
+                kernels.batch_norm_2d_nchw_backward(dy, x, weight, mean, var)
+
+
+def inference() -> None:
+    """A layer's calls from the second one on, which are prepared by the first."""
+    layer = nn.BatchNorm2d(5, device="cuda").eval()
+    with tb.no_grad():
+        for _ in range(3):
+            layer(tb.randn(3, 5, 7, 7, device="cuda"))
 
 
 def training() -> None:
@@ -62,6 +74,7 @@ def training() -> None:
 if __name__ == "__main__":
     gpu.require().cuda.set_allocator(None)
     batch_norm()
+    inference()
     training()
     gpu.cupy().cuda.Device().synchronize()
     print("ran")

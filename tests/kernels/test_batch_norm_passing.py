@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines import all_engines, kernel_engines
+from tests.engines import INTERPRET, all_engines, kernel_engines
 from tinybn import kernels
 from tinybn.errors import ArgumentError, DTypeError, ShapeError
 from tinybn.kernels.arrays import BFLOAT16
+from tinybn.kernels.batch_norm import objects
+from tinybn.kernels.batch_norm.objects import BatchNormBackward, BatchNormForward
 from tinybn.kernels.batch_norm.plan import make_plan
 from tinybn.testing import epsilon
 
@@ -150,6 +152,21 @@ FAMILIES = [
 @pytest.mark.parametrize(("shape", "layout"), FAMILIES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 def test_every_family(engine, shape, layout, dtype):
+    check_training(engine, shape, layout, dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_launch_of_its_own_merges_the_sums_of_many_parts(dtype, monkeypatch):
+    monkeypatch.setattr(objects, "ON_NO_GPU", 20)
+    shape = (20_000, 3)
+    for kernel in (BatchNormForward(), BatchNormBackward()):
+        plan = kernel.plan(np.zeros(shape, dtype))
+        assert plan.merging and not plan.together
+    check_training(INTERPRET, shape, "contiguous", dtype)
+
+
+def check_training(engine, shape, layout, dtype):
+    """Both passes and the running statistics against float64."""
     x, dy, _, weight, bias = draw(shape, np.float64, layout, 1)
     x = (x * 3 + 5).astype(dtype)
     y, _, gradients = expected(x, dy, None, weight, bias, None)
@@ -231,6 +248,29 @@ def test_a_graph_replayed_and_calls_on_other_streams_agree(shape):
     for result in results:
         for got, value in zip(result, want, strict=True):
             np.testing.assert_array_equal(got.get(), value)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(300, 3, 13, 13), (5000, 3), (40_000, 16), (50, 4, 40, 41)])
+def test_programs_that_wait_see_all_sums_every_time(shape):
+    import cupy
+
+    rng = np.random.default_rng(5)
+    x, dy = (cupy.asarray(rng.normal(size=shape).astype(np.float32)) for _ in range(2))
+    first = None
+    for _ in range(300):
+        result = kernels.batch_norm_forward(x)
+        mean, rstd, residual = result.statistics.arrays
+        dx, *_ = kernels.batch_norm_backward(dy, x, None, mean, rstd, residual=residual)
+        y = result.y
+        if first is None:
+            exact = x.get().astype(np.float64)
+            axes = (0, *range(2, x.ndim))
+            want = exact - exact.mean(axes, keepdims=True)
+            want /= np.sqrt(exact.var(axes, keepdims=True) + 1e-5)
+            np.testing.assert_allclose(y.get(), want, rtol=0, atol=64 * epsilon(np.float32))
+            first = y, dx
+        assert (y == first[0]).all() and (dx == first[1]).all()
 
 
 @pytest.mark.parametrize("contiguous", [True, False])

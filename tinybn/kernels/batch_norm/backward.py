@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from .activations import activation_backward
-from .exchange import collect, next_tag, publish
+from .exchange import collect, collect_merged, next_tag, publish, publish_merged
 from .tiles import (
     centre_and_rstd,
     load_tiles,
@@ -70,6 +70,24 @@ def merged_sums(
         sum_g += of_chunk
         sum_g_x_hat += of_chunk_x_hat
     return sum_g, sum_g_x_hat
+
+
+@triton.jit
+def merge_unit(
+    slots_ptr, tag, unit, parts, units, TAGGED: tl.constexpr, ACC: tl.constexpr,
+    BLOCK_C: tl.constexpr, MERGE_C: tl.constexpr, CHUNK: tl.constexpr, COPIES: tl.constexpr,
+):  # fmt: skip
+    """MERGE_C channels' sums, by one of their programs for all."""
+    part = unit % parts
+    if part * MERGE_C < BLOCK_C:
+        first_slot = (unit // parts) * BLOCK_C + part * MERGE_C
+        sum_g, sum_g_x_hat = merged_sums(
+            slots_ptr, first_slot, parts, units * BLOCK_C, tag, TAGGED, ACC, MERGE_C, CHUNK
+        )
+        publish_merged(
+            slots_ptr, first_slot, units, parts, sum_g, sum_g_x_hat, tag, TAGGED, BLOCK_C, MERGE_C,
+            COPIES,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -191,7 +209,7 @@ def apply_unit(
     FROZEN: tl.constexpr, FLAT: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
     ACTIVATION: tl.constexpr, HOLD: tl.constexpr, SPLIT: tl.constexpr, TAGGED: tl.constexpr,
     LOADED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-    MERGE_C: tl.constexpr, CHUNK: tl.constexpr,
+    MERGE_C: tl.constexpr, CHUNK: tl.constexpr, COPIES: tl.constexpr, THREADS: tl.constexpr,
 ):  # fmt: skip
     """dx of the unit, from the tiles held or else from memory; dweight and dbias."""
     channel_tile = unit // parts
@@ -203,25 +221,14 @@ def apply_unit(
         weight_ptr, bias_ptr, mean_ptr, scale_ptr, residual_ptr, channels, C, eps, FROZEN, ACC
     )
     if SPLIT:
-        plane = units * BLOCK_C
         if MERGE_C < BLOCK_C:
-            finals_ptr = slots_ptr + 2 * plane
-            if part * MERGE_C < BLOCK_C:
-                first_slot = channel_tile * BLOCK_C + part * MERGE_C
-                of_all, of_all_x_hat = merged_sums(
-                    slots_ptr, first_slot, parts, plane, tag, TAGGED, ACC, MERGE_C, CHUNK,
-                )  # fmt: skip
-                final = first_slot + tl.arange(0, MERGE_C)
-                publish(
-                    finals_ptr, final, plane // parts, of_all, of_all_x_hat, tag,
-                    final >= 0, TAGGED,
-                )  # fmt: skip
-            sum_g, sum_g_x_hat = collect(
-                finals_ptr, channels, plane // parts, tag, channels >= 0, TAGGED
+            sum_g, sum_g_x_hat = collect_merged(
+                slots_ptr, channels, units, parts, part, tag, TAGGED, BLOCK_C, COPIES, THREADS
             )
         else:
             sum_g, sum_g_x_hat = merged_sums(
-                slots_ptr, channel_tile * BLOCK_C, parts, plane, tag, TAGGED, ACC, BLOCK_C, CHUNK,
+                slots_ptr, channel_tile * BLOCK_C, parts, units * BLOCK_C, tag, TAGGED, ACC,
+                BLOCK_C, CHUNK,
             )  # fmt: skip
     scale = rstd * weight
     share = 1.0 / rows.to(ACC)
@@ -274,9 +281,10 @@ def batch_norm_backward_kernel(
     rows, C, S: tl.constexpr, stride_n: tl.constexpr, stride_c: tl.constexpr,
     stride_s: tl.constexpr, parts, part_rows, tiles, units, zero, eps,
     FROZEN: tl.constexpr, FLAT: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
-    ACTIVATION: tl.constexpr, REDUCE: tl.constexpr, APPLY: tl.constexpr, HOLD: tl.constexpr,
-    SPLIT: tl.constexpr, TAGGED: tl.constexpr, LOADED: tl.constexpr, BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr, MERGE_C: tl.constexpr, CHUNK: tl.constexpr,
+    ACTIVATION: tl.constexpr, REDUCE: tl.constexpr, MERGE: tl.constexpr, APPLY: tl.constexpr,
+    HOLD: tl.constexpr, SPLIT: tl.constexpr, TAGGED: tl.constexpr, LOADED: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, MERGE_C: tl.constexpr, CHUNK: tl.constexpr,
+    COPIES: tl.constexpr, THREADS: tl.constexpr,
 ):  # fmt: skip
     first = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -293,6 +301,10 @@ def batch_norm_backward_kernel(
                 parts, part_rows, tiles, units, eps, FROZEN, FLAT, WIDE, ACC, ACTIVATION, HOLD,
                 SPLIT, TAGGED, LOADED, BLOCK_R, BLOCK_C,
             )  # fmt: skip
+        if MERGE:
+            merge_unit(
+                slots_ptr, tag, unit, parts, units, TAGGED, ACC, BLOCK_C, MERGE_C, CHUNK, COPIES
+            )
         if APPLY:
             apply_unit(
                 dy_ptr, x_ptr, addend_ptr, sign_ptr, weight_ptr, bias_ptr, mean_ptr, scale_ptr,
@@ -300,5 +312,5 @@ def batch_norm_backward_kernel(
                 loaded_dy if HOLD else (), loaded_x if HOLD else (), sum_g, sum_g_x_hat, rows, C,
                 S, stride_n, stride_c, stride_s, parts, part_rows, tiles, units, zero, eps,
                 FROZEN, FLAT, WIDE, ACC, ACTIVATION, HOLD, SPLIT, TAGGED, LOADED, BLOCK_R,
-                BLOCK_C, MERGE_C, CHUNK,
+                BLOCK_C, MERGE_C, CHUNK, COPIES, THREADS,
             )  # fmt: skip

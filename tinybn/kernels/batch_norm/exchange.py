@@ -8,6 +8,15 @@ slots of a launch in step; so nothing needs clearing, and a captured graph can
 be replayed. Who waits reads the parts in their order: the sums have the same
 bits in every program and in every run.
 
+Of a tile that has fewer elements than the program has threads, several threads
+load each element, and one may find it written where another found it missing;
+the check sees only one of them. So tiles that are waited for have as many
+elements as the program has threads.
+
+Where a channel has many parts, some programs merge a few channels each for all
+others, who wait for these sums only. They come in COPIES: hundreds of programs
+that poll the same words would hold up the one that writes them.
+
 Where the values are float64, or programs run one after another (the
 interpreter), reduction and use are two launches, and nobody waits.
 """
@@ -16,6 +25,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from .tiles import sum_both
 
 
 @triton.jit
@@ -48,7 +59,10 @@ def publish(slots_ptr, slot, plane, first, second, tag, mask, TAGGED: tl.constex
 
 @triton.jit
 def collect(slots_ptr, slot, plane, tag, mask, TAGGED: tl.constexpr):
-    """Both values of each ``slot``; waits until they are there."""
+    """Both values of each ``slot``, 0 where masked; waits until they are there.
+
+    If TAGGED, ``slot`` has at least as many elements as the program has threads.
+    """
     at = slots_ptr + slot
     if TAGGED:
         first = tl.load(at, mask=mask, other=0, volatile=True)
@@ -59,6 +73,33 @@ def collect(slots_ptr, slot, plane, tag, mask, TAGGED: tl.constexpr):
         return unpacked(first), unpacked(second)
     else:
         return tl.load(at, mask=mask, other=0.0), tl.load(at + plane, mask=mask, other=0.0)
+
+
+@triton.jit
+def publish_merged(
+    slots_ptr, first_slot, units, parts, first, second, tag, TAGGED: tl.constexpr,
+    BLOCK_C: tl.constexpr, MERGE_C: tl.constexpr, COPIES: tl.constexpr,
+):  # fmt: skip
+    """Write two values to the MERGE_C channels from ``first_slot`` on, to all copies."""
+    plane = units // parts * BLOCK_C
+    slot = (first_slot + tl.arange(0, MERGE_C))[None, :]
+    slot = 2 * (plane * (parts + tl.arange(0, COPIES)))[:, None] + slot
+    publish(slots_ptr, slot, plane, first[None, :], second[None, :], tag, slot >= 0, TAGGED)
+
+
+@triton.jit
+def collect_merged(
+    slots_ptr, channels, units, parts, part, tag,
+    TAGGED: tl.constexpr, BLOCK_C: tl.constexpr, COPIES: tl.constexpr, THREADS: tl.constexpr,
+):  # fmt: skip
+    """Both merged values of each channel; waits until they are there."""
+    plane = units // parts * BLOCK_C
+    copies_ptr = slots_ptr + 2 * plane * (parts + part % COPIES)
+    if not TAGGED:
+        return collect(copies_ptr, channels, plane, tag, channels >= 0, TAGGED)
+    row = tl.arange(0, max(THREADS // BLOCK_C, 1))[:, None]
+    slot = row * 0 + channels[None, :]
+    return sum_both(*collect(copies_ptr, slot, plane, tag, row + 0 * slot == 0, TAGGED))
 
 
 @triton.jit

@@ -24,7 +24,7 @@ import triton.language as tl
 
 from ..common import rsqrt_rounded
 from .activations import activate
-from .exchange import collect, next_tag, publish
+from .exchange import collect, collect_merged, next_tag, publish, publish_merged
 from .tiles import (
     load_column,
     load_tiles,
@@ -101,10 +101,11 @@ def merged_statistics(
         at = (first_slot + tl.arange(0, MERGE_C))[None, :] * parts + part[:, None]
         there = (at >= 0) & (part < parts)[:, None]
         centre, spread = collect(slots_ptr, at, plane, tag, there, TAGGED)
-        count = tl.maximum(tl.minimum(rows - part * part_rows, part_rows), 0)
+        count = tl.where(part < parts, tl.minimum(rows - part * part_rows, part_rows), 0)
         weight = (count.to(ACC) * share)[:, None]
         of_chunk = tl.sum(weight * centre, 0)
-        among = tl.minimum(rows - base * part_rows, CHUNK * part_rows).to(ACC) * share
+        rest = rows - base * part_rows
+        among = tl.where(base + CHUNK < parts, CHUNK * part_rows, rest).to(ACC) * share
         d = tl.where(weight > 0.0, centre - (of_chunk / among)[None, :], 0.0)
         variance += tl.sum(weight * (spread + d * d), 0)
         if base > 0:
@@ -113,6 +114,25 @@ def merged_statistics(
         mean += of_chunk
         seen += among
     return mean, variance
+
+
+@triton.jit
+def merge_unit(
+    slots_ptr, tag, unit, rows, parts, part_rows, units, TAGGED: tl.constexpr, ACC: tl.constexpr,
+    BLOCK_C: tl.constexpr, MERGE_C: tl.constexpr, CHUNK: tl.constexpr, COPIES: tl.constexpr,
+):  # fmt: skip
+    """MERGE_C channels' statistics, by one of their programs for all."""
+    part = unit % parts
+    if part * MERGE_C < BLOCK_C:
+        first_slot = (unit // parts) * BLOCK_C + part * MERGE_C
+        mean, variance = merged_statistics(
+            slots_ptr, first_slot, parts, units * BLOCK_C, tag, part_rows, rows, TAGGED, ACC,
+            MERGE_C, CHUNK,
+        )  # fmt: skip
+        publish_merged(
+            slots_ptr, first_slot, units, parts, mean, variance, tag, TAGGED, BLOCK_C, MERGE_C,
+            COPIES,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -185,7 +205,7 @@ def apply_unit(
     FLAT: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr, ACTIVATION: tl.constexpr,
     HOLD: tl.constexpr, SPLIT: tl.constexpr, TAGGED: tl.constexpr, LOADED: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, MERGE_C: tl.constexpr,
-    CHUNK: tl.constexpr,
+    CHUNK: tl.constexpr, COPIES: tl.constexpr, THREADS: tl.constexpr,
 ):  # fmt: skip
     """y of the unit, from the tiles ``held`` or from memory; and the channel's statistics."""
     channel_tile = unit // parts
@@ -205,26 +225,13 @@ def apply_unit(
         old_mean = load_running(running_mean_ptr, channels, C, part, ACC)
         old_var = load_running(running_var_ptr, channels, C, part, ACC)
     if SPLIT:
-        plane = units * BLOCK_C
         if MERGE_C < BLOCK_C:
-            finals_ptr = slots_ptr + 2 * plane
-            if part * MERGE_C < BLOCK_C:
-                first_slot = channel_tile * BLOCK_C + part * MERGE_C
-                of_all, variance_of_all = merged_statistics(
-                    slots_ptr, first_slot, parts, plane, tag, part_rows, rows,
-                    TAGGED, ACC, MERGE_C, CHUNK,
-                )  # fmt: skip
-                final = first_slot + tl.arange(0, MERGE_C)
-                publish(
-                    finals_ptr, final, plane // parts, of_all, variance_of_all, tag,
-                    final >= 0, TAGGED,
-                )  # fmt: skip
-            mean, variance = collect(
-                finals_ptr, channels, plane // parts, tag, channels >= 0, TAGGED
+            mean, variance = collect_merged(
+                slots_ptr, channels, units, parts, part, tag, TAGGED, BLOCK_C, COPIES, THREADS
             )
         else:
             mean, variance = merged_statistics(
-                slots_ptr, channel_tile * BLOCK_C, parts, plane, tag, part_rows, rows,
+                slots_ptr, channel_tile * BLOCK_C, parts, units * BLOCK_C, tag, part_rows, rows,
                 TAGGED, ACC, BLOCK_C, CHUNK,
             )  # fmt: skip
     # pivot + mean in two parts (Knuth's two-sum): rounded, and what rounding took.
@@ -287,9 +294,10 @@ def batch_norm_forward_kernel(
     stride_s: tl.constexpr, parts, part_rows, tiles, units, zero, nil,
     eps, momentum_ptr, momentum, keep, unbias,
     FLAT: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr, ACTIVATION: tl.constexpr,
-    REDUCE: tl.constexpr, APPLY: tl.constexpr, HOLD: tl.constexpr, SPLIT: tl.constexpr,
-    TAGGED: tl.constexpr, LOADED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-    MERGE_C: tl.constexpr, CHUNK: tl.constexpr,
+    REDUCE: tl.constexpr, MERGE: tl.constexpr, APPLY: tl.constexpr, HOLD: tl.constexpr,
+    SPLIT: tl.constexpr, TAGGED: tl.constexpr, LOADED: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr, MERGE_C: tl.constexpr, CHUNK: tl.constexpr, COPIES: tl.constexpr,
+    THREADS: tl.constexpr,
 ):  # fmt: skip
     first = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -308,11 +316,17 @@ def batch_norm_forward_kernel(
                 part_rows, tiles, units, zero, nil, FLAT, WIDE, ACC, HOLD, SPLIT, TAGGED,
                 LOADED, BLOCK_R, BLOCK_C,
             )  # fmt: skip
+        if MERGE:
+            merge_unit(
+                slots_ptr, tag, unit, rows, parts, part_rows, units, TAGGED, ACC, BLOCK_C, MERGE_C,
+                CHUNK, COPIES,
+            )  # fmt: skip
         if APPLY:
             apply_unit(
                 x_ptr, addend_ptr, weight_ptr, bias_ptr, y_ptr, sign_ptr, mean_ptr, rstd_ptr,
                 residual_ptr, running_mean_ptr, running_var_ptr, tracked_ptr, slots_ptr, tag, unit,
                 loaded if HOLD else (), mean, variance, rows, C, S, stride_n, stride_c, stride_s,
                 parts, part_rows, tiles, units, zero, eps, momentum, keep, unbias, FLAT, WIDE, ACC,
-                ACTIVATION, HOLD, SPLIT, TAGGED, LOADED, BLOCK_R, BLOCK_C, MERGE_C, CHUNK,
+                ACTIVATION, HOLD, SPLIT, TAGGED, LOADED, BLOCK_R, BLOCK_C, MERGE_C, CHUNK, COPIES,
+                THREADS,
             )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from ..layout import Channels
 from .backward import batch_norm_backward_kernel
 from .forward import batch_norm_forward_kernel
 from .normalize import batch_norm_normalize_kernel
-from .plan import PROGRAMS, REGISTERS, Plan, make_plan, power_of_two
+from .plan import REGISTERS, Plan, make_plan, power_of_two
 from .workspace import Workspace, workspace
 
 NORMALIZED = 2048  # float32 values of a tile where nothing is held
@@ -69,22 +68,28 @@ class _BatchNormKernel(KernelObject):
     def _launches(
         self, x: Array, arguments: dict[str, Any], compiling: bool = False
     ) -> tuple[list[Launch], Workspace | None]:
-        """One launch, or two (reduce and apply); and what their ``slots_ptr`` comes from."""
+        """One launch, or two or three (reduce, merge, apply); and what ``slots_ptr`` comes from."""
         c = Channels.of(x)
         plan = self._plan(c, x, compiling)
         split = plan.parts > 1
         tagged = split and plan.together
-        words = 2 * plan.block_channels * (plan.units + plan.units // plan.parts)
+        words = 2 * plan.block_channels * (plan.units + plan.units // plan.parts * plan.copies)
         space = workspace(self.name, plan, words, tagged) if split else None
+        threads = 32 * plan.warps
+        chunk = min(power_of_two(plan.parts), max(MERGED // plan.merge_channels, 1))
+        if tagged:  # a tile that is waited for has an element for each thread
+            chunk = max(chunk, threads // plan.merge_channels)
+        # Rows times parts pass 32 bits where offsets do.
+        part_rows = np.int64(plan.part_rows) if c.wide else plan.part_rows
         arguments |= dict(
             slots_ptr=space.slots(x) if space is not None else None,
             rows=c.rows, C=c.channels, S=1 if c.flat else c.positions, stride_n=c.stride_n,
             stride_c=c.stride_c, stride_s=c.stride_s, FLAT=c.flat, WIDE=c.wide,
-            parts=plan.parts, part_rows=plan.part_rows, tiles=plan.tiles, units=plan.units,
-            zero=np.int32(0), REDUCE=True, APPLY=True, HOLD=plan.hold, SPLIT=split, TAGGED=tagged,
-            LOADED=plan.loaded, BLOCK_R=plan.block_rows, BLOCK_C=plan.block_channels,
-            MERGE_C=plan.merge_channels,
-            CHUNK=min(power_of_two(plan.parts), max(MERGED // plan.merge_channels, 1)),
+            parts=plan.parts, part_rows=part_rows, tiles=plan.tiles, units=plan.units,
+            zero=np.int32(0), REDUCE=True, MERGE=plan.merging, APPLY=True, HOLD=plan.hold,
+            SPLIT=split, TAGGED=tagged, LOADED=plan.loaded, BLOCK_R=plan.block_rows,
+            BLOCK_C=plan.block_channels, MERGE_C=plan.merge_channels, CHUNK=chunk,
+            COPIES=plan.copies, THREADS=threads,
             **accumulator(x.dtype),
         )  # fmt: skip
         grid = (plan.programs,)
@@ -93,9 +98,12 @@ class _BatchNormKernel(KernelObject):
         options = Options(plan.warps, plan.registers, lifted, cooperative=tagged)
         if plan.together:
             return [(grid, options, arguments)], space
+        reduce = dict(REDUCE=True, MERGE=False, APPLY=False)
+        merge = dict(REDUCE=False, MERGE=True, APPLY=False)
+        apply = dict(REDUCE=False, MERGE=False, APPLY=True)
         return [
-            (grid, options, arguments | dict(APPLY=False)),
-            (grid, options, arguments | dict(REDUCE=False)),
+            (grid, options, arguments | step)
+            for step in ((reduce, merge, apply) if plan.merging else (reduce, apply))
         ], space
 
     def _run(self, x: Array, arguments: dict[str, Any]) -> None:
@@ -196,14 +204,6 @@ class BatchNormStatsForward(_ForwardKernel):
 
     Takes the arguments of ``reference.batch_norm_stats_forward``.
     """
-
-    def _plan(self, c: Channels, x: Array, compiling: bool = False) -> Plan:
-        # Without y nothing is held; what is kept of the running statistics needs the room.
-        plan = super()._plan(c, x, compiling)
-        programs = plan.programs
-        if plan.together and plan.parts > 1:  # all must fit at once
-            programs = min(programs, self._processors(x, compiling) * PROGRAMS)
-        return replace(plan, registers=REGISTERS, programs=programs)
 
     def __call__(
         self, x: Array, running_mean: Array | None, running_var: Array | None, mean: Array,

@@ -9,7 +9,7 @@ where there are more, several.
 | split     | all programs' registers hold x        | 1, cooperative    | 1 read, 1 write |
 | streaming | else, a program for each channel tile | 1                 | 2 reads at most |
 | streaming | else, NCHW                            | 1, cooperative    | 2 reads at most |
-| streaming | else, channels contiguous             | 2                 | 2 reads at most |
+| streaming | else, channels contiguous             | 2 or 3            | 2 reads at most |
 
 A channel tile is split where there are fewer of them than programs; the
 programs of a channel then need each other's sums (``exchange.py``). In one
@@ -29,14 +29,20 @@ WARPS = 8
 PROGRAMS = 2  # on a multiprocessor, of WARPS and REGISTERS: all of its registers
 REGISTERS = 128
 MORE_PROGRAMS, FEWER_REGISTERS = 3, 80  # where a program needs no more
-FEWEST_REGISTERS = 64  # four programs
+MOST_PROGRAMS, FEWEST_REGISTERS = 4, 64
 HELD, LOADED = 64, 32  # registers for what is held, and for each tensor's loads under way
 HELD_SINGLY, LOADED_SINGLY = 32, 8  # where each element has an address of its own
 CHANNELS = 32  # of a tile where they are contiguous: a 128-byte line of float32
 STREAMED_CHANNELS = 64
-ROWS_OF_A_THREAD = 4
+FEWEST_CHANNELS = 4  # where there is little to read
+ROWS_OF_A_THREAD = 8
 ROUND = 2**14  # what starting a unit costs, in elements that would stream meanwhile
 EXCHANGE = 2**14  # what waiting for other programs' sums costs, likewise
+# From so many parts on, a channel's sums are merged by one program for all the others: who wait
+# for it, or in a launch of its own.
+MERGED_WAITING, MERGED_BETWEEN = 4, 32
+POLLING = 16  # programs of a copy of merged sums
+ALONE = 2**16  # bytes of a channel of x that one program reads as soon as several would
 ALIGNED = 16  # rows: where parts begin, so that loads stay 16 bytes wide
 
 
@@ -55,7 +61,9 @@ class Plan:
         programs: how many run.
         together: whether one launch does both passes.
         warps, registers: of a program.
-        merge_channels: channels whose sums one program merges for the others.
+        merge_channels: channels whose sums one program merges for the others; each program
+            merges all of its own where these are as many as a tile's.
+        copies: of the merged sums, for fewer programs to poll the same words.
     """
 
     block_rows: int
@@ -71,6 +79,12 @@ class Plan:
     warps: int
     registers: int
     merge_channels: int
+    copies: int
+
+    @property
+    def merging(self) -> bool:
+        """Whether some programs merge sums for the others."""
+        return self.merge_channels < self.block_channels
 
     @property
     def family(self) -> str:
@@ -103,6 +117,8 @@ def make_plan(
     each = 8 // wide if aligned else math.gcd(run, 8 // wide)
     warps = WARPS
     tile = warps * 32 * each
+    if aligned and 2 * rows * channels <= processors * tile:
+        each, tile = each // 2, tile // 2  # little to read: rather more programs
     room, under_way = (HELD, LOADED) if each > 1 else (HELD_SINGLY, LOADED_SINGLY)
     most = room // (each * wide * tensors)
     fits = rows * channels <= processors * PROGRAMS * most * tile and cooperative
@@ -116,7 +132,7 @@ def make_plan(
     block_r = block_rows or min(max(tile // block_c, 1), power_of_two(rows))
     channel_tiles = -(-channels // block_c)
 
-    held = most if fits and not contiguous else None
+    held = most if fits else None
 
     def cut(limit: int) -> tuple[int, int, int]:
         parts = _parts(rows, channel_tiles, block_r, block_c, limit, held)
@@ -127,31 +143,37 @@ def make_plan(
         return parts, part_rows, -(-part_rows // block_r)
 
     limit = processors * (MORE_PROGRAMS if each == 1 and wide == 1 else PROGRAMS)
-    if not contiguous and channel_tiles <= processors and rows <= 2 * most * block_r:
-        if 2 * rows > most * block_r and wide == 1:
-            # A multiprocessor has one program at most: let that have twice the warps.
-            warps, tile, block_r, limit = 2 * warps, 2 * tile, 2 * block_r, channel_tiles
+    alone = not contiguous and channel_tiles <= processors and rows * itemsize <= ALONE
+    if alone and wide == 1 and most * block_r < 2 * rows <= 4 * most * block_r:
+        # A multiprocessor has one program at most: let that have twice the warps, and large tiles.
+        larger = 4 if each == 1 else 2
+        each, most = each * larger // 2, most * 2 // larger
+        warps, tile, block_r, limit = 2 * warps, larger * tile, larger * block_r, channel_tiles
     parts, part_rows, tiles = cut(limit)
     hold = tiles <= most and (parts == 1 or cooperative)
+    narrow = not contiguous and 1 < each < 8 // wide
+    if narrow and tensors == 1 and channel_tiles > processors * PROGRAMS:
+        hold = False  # narrow loads need many programs; L2 has what is read again
     together = hold
     loaded, registers = tiles, REGISTERS
     if hold:
-        if wide == 1 and warps == WARPS:
+        if wide == 1:
             registers = _registers(tiles * tensors * each, parts, each, contiguous, itemsize)
     else:
         loaded = max(under_way // (each * wide), 1)
-        if each == 1 and wide == 1:
-            registers = FEWEST_REGISTERS if parts == 1 else FEWER_REGISTERS
-        elif tensors == 1 and not contiguous and aligned:
-            loaded, registers = loaded if itemsize == 2 else loaded // 2, FEWER_REGISTERS
-            limit = processors * MORE_PROGRAMS
+        if tensors == 1 and wide == 1 and not contiguous:
+            if itemsize == 4 and each > 1:
+                loaded //= 2
+            registers, limit = FEWEST_REGISTERS, processors * MOST_PROGRAMS
             parts, part_rows, tiles = cut(limit)
+        elif each == 1 and wide == 1:
+            registers = FEWEST_REGISTERS if parts == 1 else FEWER_REGISTERS
         together = parts == 1 or (cooperative and not contiguous)
         loaded = -(-tiles // -(-tiles // loaded))  # as even as can be: the last load is no emptier
         tiles = -(-tiles // loaded) * loaded
     units = channel_tiles * parts
     merge = block_c
-    if parts >= 4 and together:
+    if parts >= (MERGED_WAITING if together else MERGED_BETWEEN):
         merge = max(1, block_c // (1 << (parts.bit_length() - 1)))
     return Plan(
         block_rows=block_r, block_channels=block_c, hold=hold, loaded=loaded, parts=parts,
@@ -159,6 +181,7 @@ def make_plan(
         programs=min(units, limit) if together and parts > 1 else units, together=together,
         warps=min(warps, max(1, block_r * block_c * warps // tile)), registers=registers,
         merge_channels=merge,
+        copies=power_of_two(-(-parts // POLLING)) if merge < block_c and together else 1,
     )  # fmt: skip
 
 
@@ -180,12 +203,12 @@ def _channels(
     """Contiguous channels of a tile: whole lines of DRAM, but work for the whole GPU first."""
     block_c = min(CHANNELS if fits else STREAMED_CHANNELS, power_of_two(channels))
     while (
-        block_c * itemsize > 32 and -(-channels // block_c) * (rows * block_c) < processors * tile
+        block_c > FEWEST_CHANNELS and -(-channels // block_c) * rows * block_c < processors * tile
     ):
         block_c //= 2
     # Few rows: several to a thread all the same, so that it computes few channels' statistics.
     wider = tile * ROWS_OF_A_THREAD // tensors // power_of_two(rows)
-    while wider > block_c and -(-channels // wider) < processors:
+    while wider > block_c and -(-channels // wider) * 10 < processors * 9:
         wider //= 2
     return max(block_c, wider)
 
