@@ -23,6 +23,7 @@ from .workspace import Workspace, workspace
 
 NORMALIZED = 2048  # float32 values of a tile where nothing is held
 MERGED = 1024  # values that a program merges at once
+REGISTER_FILE = 2**16  # of a multiprocessor; a thread has 255 at most
 ON_NO_GPU = 2  # multiprocessors of the interpreter: enough to split a channel
 COMPILED_FOR = 132  # multiprocessors where only compiling: an H100's
 Launch = tuple[tuple[int, ...], Options, dict[str, Any]]
@@ -93,8 +94,10 @@ class _BatchNormKernel(KernelObject):
             **accumulator(x.dtype),
         )  # fmt: skip
         grid = (plan.programs,)
-        # Programs that wait for each other must all fit, spilled registers or not.
-        lifted = REGISTERS if plan.registers < REGISTERS and not tagged else None
+        lifted = None
+        if not tagged:  # programs that wait for each other must all fit, spilled registers or not
+            alone = plan.units <= self._processors(x, compiling)
+            lifted = min(255, REGISTER_FILE // threads) if alone else REGISTERS
         options = Options(plan.warps, plan.registers, lifted, cooperative=tagged)
         if plan.together:
             return [(grid, options, arguments)], space

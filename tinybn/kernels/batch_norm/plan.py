@@ -132,7 +132,9 @@ def make_plan(
     block_r = block_rows or min(max(tile // block_c, 1), power_of_two(rows))
     channel_tiles = -(-channels // block_c)
 
-    held = most if fits else None
+    # Whole rows of contiguous channels lie far apart: only many programs fetch them fast enough.
+    whole = fits and (not contiguous or _nearly_all(channel_tiles, processors))
+    held = most if whole else None
 
     def cut(limit: int) -> tuple[int, int, int]:
         parts = _parts(rows, channel_tiles, block_r, block_c, limit, held)
@@ -208,9 +210,14 @@ def _channels(
         block_c //= 2
     # Few rows: several to a thread all the same, so that it computes few channels' statistics.
     wider = tile * ROWS_OF_A_THREAD // tensors // power_of_two(rows)
-    while wider > block_c and -(-channels // wider) * 10 < processors * 9:
+    while wider > block_c and not _nearly_all(-(-channels // wider), processors):
         wider //= 2
     return max(block_c, wider)
+
+
+def _nearly_all(programs: int, processors: int) -> bool:
+    """Whether one program each gives nearly all multiprocessors work."""
+    return 10 * programs >= 9 * processors
 
 
 def _parts(
