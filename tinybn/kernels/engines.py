@@ -3,7 +3,7 @@
 | engine    | arrays | runs                                  |
 |-----------|--------|---------------------------------------|
 | cuda      | CuPy   | the Triton kernel, compiled           |
-| cpu       | NumPy  | ``reference.py``                      |
+| cpu       | NumPy  | ``reference``                         |
 | interpret | NumPy  | the same Triton kernel, interpreted   |
 
 All three take the same arguments. The kernels' files import Triton, so they

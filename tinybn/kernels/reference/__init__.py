@@ -1,0 +1,38 @@
+"""The specification: every kernel's mathematics in NumPy, and the CPU engine.
+
+Plain textbook formulas in float64, rounded once at the end to the outputs'
+dtypes; dropout, the optimisers and convolutions in the accumulation dtype. The
+Triton kernels are held to these functions; these are held to finite
+differences and to golden values worked out elsewhere. Each writes into the
+outputs that it is given; their public forms, which check arguments and make the
+outputs, are in ``functional/``.
+"""
+
+from .batch_norm import (
+    batch_norm_2d_nchw_backward,
+    batch_norm_2d_nchw_forward_inference,
+    batch_norm_backward,
+    batch_norm_forward,
+    batch_norm_forward_inference,
+    batch_norm_normalize_forward,
+    batch_norm_stats_forward,
+)
+from .cross_entropy import cross_entropy_backward, cross_entropy_forward
+from .optimizers import adam_step, sgd_step
+from .random import dropout, philox
+
+__all__ = [
+    "adam_step",
+    "batch_norm_2d_nchw_backward",
+    "batch_norm_2d_nchw_forward_inference",
+    "batch_norm_backward",
+    "batch_norm_forward",
+    "batch_norm_forward_inference",
+    "batch_norm_normalize_forward",
+    "batch_norm_stats_forward",
+    "cross_entropy_backward",
+    "cross_entropy_forward",
+    "dropout",
+    "philox",
+    "sgd_step",
+]

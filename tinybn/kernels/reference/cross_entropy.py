@@ -1,0 +1,79 @@
+"""Softmax and cross-entropy (Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def cross_entropy_forward(
+    logits: Array,
+    target: Array,
+    weight: Array | None,
+    loss: Array,
+    row_weight: Array,
+    row_max: Array,
+    log_sum: Array,
+    invalid: Array,
+    *,
+    ignore_index: int,
+    label_smoothing: float,
+) -> None:
+    """Softmax and cross-entropy of each row of ``logits`` [N, C] in one pass.
+
+    With p = softmax(z), class weights w and smoothing ε:
+    loss = −(1 − ε)·w_t·log p_t − ε/C·Σ_c w_c·log p_c, and 0 where t is ignored
+    (Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7).
+    ``row_weight`` gets w_t, 0 where ignored; ``row_max`` and ``log_sum``, with
+    log p = (z − row_max) − log_sum, are what backward needs; ``invalid`` [1]
+    becomes 1 if a target is neither a class nor ignored.
+    """
+    rows, classes = logits.shape
+    kept = target != ignore_index
+    valid = kept & (target >= 0) & (target < classes)
+    invalid[...] = np.any(kept & ~valid)
+    picked = np.where(valid, target, 0)
+    w = np.ones(classes) if weight is None else weight.astype(np.float64)
+    with np.errstate(all="ignore"):
+        z = logits.astype(np.float64)
+        m = z.max(axis=1)
+        m = np.where(np.isneginf(m), 0.0, m)  # a row of −inf alone has no probabilities: NaN
+        log_total = np.log(np.exp(z - m[:, None]).sum(axis=1))
+        log_p = z - m[:, None] - log_total[:, None]
+        total = -(1 - label_smoothing) * w[picked] * log_p[np.arange(rows), picked]
+        if label_smoothing:
+            total -= label_smoothing / classes * (w * log_p).sum(axis=1)
+        loss[...] = np.where(valid, total, 0.0)
+    row_weight[...] = np.where(valid, w[picked], 0.0)
+    row_max[...], log_sum[...] = m, log_total
+
+
+def cross_entropy_backward(
+    grad: Array,
+    logits: Array,
+    target: Array,
+    weight: Array | None,
+    row_max: Array,
+    log_sum: Array,
+    dlogits: Array,
+    *,
+    ignore_index: int,
+    label_smoothing: float,
+) -> None:
+    """dz_c = grad·(p_c·((1 − ε)·w_t + ε/C·Σw) − (1 − ε)·w_t·[c = t] − ε/C·w_c), 0 where ignored.
+
+    ``grad`` is [N], a row's share of the loss's gradient, or [1] for all rows.
+    """
+    rows, classes = logits.shape
+    valid = target != ignore_index
+    picked = np.where(valid, target, 0)
+    w = np.ones(classes) if weight is None else weight.astype(np.float64)
+    share = label_smoothing / classes
+    with np.errstate(all="ignore"):
+        m, log_total = row_max.astype(np.float64), log_sum.astype(np.float64)
+        p = np.exp(logits.astype(np.float64) - m[:, None] - log_total[:, None])
+        w_t = (1 - label_smoothing) * w[picked]
+        dz = p * (w_t + share * w.sum())[:, None] - share * w
+        dz[np.arange(rows), picked] -= w_t
+        dlogits[...] = np.where(valid[:, None], dz * grad.astype(np.float64)[:, None], 0.0)
