@@ -35,6 +35,15 @@ def like(x: Array, dtype: np.dtype | None = None) -> Array:
     return namespace(x).empty_like(x, x.dtype if dtype is None else dtype, order="K")
 
 
+def image(x: Array, shape: tuple[int, ...]) -> Array:
+    """An uninitialised array of ``shape``, [N, C, H, W], in the memory order of ``x``, dense."""
+    xp = namespace(x)
+    if x.flags.c_contiguous:
+        return xp.empty(shape, x.dtype)
+    n, c, h, w = shape
+    return xp.moveaxis(xp.empty((n, h, w, c), x.dtype), -1, 1)
+
+
 def _steps(array: Array) -> list[int]:
     return [stride // array.itemsize for stride in array.strides]
 

@@ -5,26 +5,33 @@ from .activation import GELU, Dropout, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax,
 from .batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from .checkpoint import check_writable, load, save
 from .container import ModuleList, Sequential
+from .conv import Conv2d
 from .linear import Flatten, Identity, Linear
 from .loss import BCEWithLogitsLoss, CrossEntropyLoss, MSELoss, NLLLoss
 from .module import Module
 from .parameter import Parameter
+from .pooling import AdaptiveAvgPool2d, AvgPool2d, GlobalAvgPool, MaxPool2d
 from .trainer import Trainer
 from .utils import clip_grad_norm_, clip_grad_value_
 
 __all__ = [
+    "AdaptiveAvgPool2d",
+    "AvgPool2d",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "Conv2d",
     "CrossEntropyLoss",
     "Dropout",
     "Flatten",
     "GELU",
+    "GlobalAvgPool",
     "Identity",
     "Linear",
     "LogSoftmax",
     "MSELoss",
+    "MaxPool2d",
     "Module",
     "ModuleList",
     "NLLLoss",

@@ -18,19 +18,25 @@ from ..tensor.ops import matmul as _matmul
 from ..tensor.ops import softmax as _softmax
 from ..tensor.ops import unary as _unary
 from ..tensor.ops.batch_norm import batch_norm
+from ..tensor.ops.conv import conv2d
 from ..tensor.ops.cross_entropy import REDUCTIONS, check_target_shape
 from ..tensor.ops.cross_entropy import cross_entropy as _class_cross_entropy
 from ..tensor.ops.dropout import dropout
 from ..tensor.ops.index import take_along_axis
+from ..tensor.ops.pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 
 __all__ = [
+    "adaptive_avg_pool2d",
+    "avg_pool2d",
     "batch_norm",
     "binary_cross_entropy_with_logits",
+    "conv2d",
     "cross_entropy",
     "dropout",
     "gelu",
     "linear",
     "log_softmax",
+    "max_pool2d",
     "mse_loss",
     "nll_loss",
     "one_hot",

@@ -20,8 +20,15 @@ from .batch_norm import (
     batch_norm_statistics,
     batch_norm_stats_forward,
 )
+from .conv import conv2d_backward_input, conv2d_backward_weight, conv2d_forward
 from .cross_entropy import CrossEntropyRows, cross_entropy_backward, cross_entropy_forward
 from .optimizers import adam_step, sgd_step
+from .pool import (
+    avg_pool2d_backward,
+    avg_pool2d_forward,
+    max_pool2d_backward,
+    max_pool2d_forward,
+)
 from .random import dropout, random_normal, random_uniform, random_words
 from .repeat import Statistics
 
@@ -31,6 +38,8 @@ __all__ = [
     "Passing",
     "Statistics",
     "adam_step",
+    "avg_pool2d_backward",
+    "avg_pool2d_forward",
     "batch_norm_2d_nchw_backward",
     "batch_norm_2d_nchw_forward_inference",
     "batch_norm_backward",
@@ -41,9 +50,14 @@ __all__ = [
     "batch_norm_normalize_forward",
     "batch_norm_statistics",
     "batch_norm_stats_forward",
+    "conv2d_backward_input",
+    "conv2d_backward_weight",
+    "conv2d_forward",
     "cross_entropy_backward",
     "cross_entropy_forward",
     "dropout",
+    "max_pool2d_backward",
+    "max_pool2d_forward",
     "random_normal",
     "random_uniform",
     "random_words",

@@ -17,6 +17,7 @@ POINTER_TYPES = {
     np.dtype("float64"): "*fp64",
     np.dtype("int32"): "*i32",
     np.dtype("int64"): "*i64",
+    np.dtype("uint8"): "*u8",
     np.dtype("uint32"): "*u32",
     np.dtype("bool"): "*i1",
 }

@@ -1,0 +1,138 @@
+"""Convolution of images, and its gradients."""
+
+from __future__ import annotations
+
+from ...errors import ArgumentError, DTypeError, ShapeError
+from .. import layout
+from ..arrays import Array, contiguous, namespace
+from ..engines import implementation
+from ..windows import Windows
+from .checks import check_float, check_nchw, check_out, check_same_place
+from .results import contiguous_or_none, written
+
+
+def conv2d_forward(
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    *,
+    windows: Windows,
+    groups: int = 1,
+    out: Array | None = None,
+) -> Array:
+    """y[n, o] = bias[o] + Σ over channels c of o's group: weight[o, c] slid over x[n, c].
+
+    Args:
+        x: [N, C, H, W], floating, C-contiguous or channels-last, which y is then too.
+        weight: [O, C/groups, KH, KW] of x's dtype.
+        bias: [O] of x's dtype, or None.
+        windows: size, stride, padding and dilation of the filters; their size is weight's.
+        groups: how many sets of channels have filters of their own.
+        out: where y is written, [N, O, OH, OW] of x's dtype.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, ArgumentError: for arguments that do not fit.
+
+    Source: Dumoulin and Visin 2016, https://arxiv.org/abs/1603.07285, chapter 2.
+    """
+    check_nchw(x)
+    _check_weight(x, weight, windows, groups)
+    if bias is not None:
+        _check_like(x, bias, "bias")
+        if bias.shape != weight.shape[:1]:
+            raise ShapeError(f"bias has shape {bias.shape}; wanted {weight.shape[:1]}")
+    shape = (x.shape[0], weight.shape[0], *windows.output(x.shape[2:]))
+    if out is not None:
+        check_out(out, x, shape, x.dtype)
+    x = layout.dense(x)
+    y = layout.image(x, shape)
+    if y.size:
+        implementation("conv2d_forward", x)(
+            x, contiguous(weight), contiguous_or_none(bias), y, windows=windows, groups=groups
+        )
+    return written(y, out)
+
+
+def conv2d_backward_input(
+    dy: Array, weight: Array, x_shape: tuple[int, ...], *, windows: Windows, groups: int = 1
+) -> Array:
+    """The gradient of x, in dy's memory layout.
+
+    Args:
+        dy: [N, O, OH, OW], the gradient of y.
+        weight, windows, groups: as forward had them.
+        x_shape: (N, C, H, W).
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, ArgumentError: for arguments that do not fit.
+    """
+    check_nchw(dy)
+    _check_like(dy, weight, "weight")
+    _check_shapes(dy, x_shape, weight.shape, windows)
+    dy = layout.dense(dy)
+    dx = layout.image(dy, x_shape)
+    if dy.size and dx.size:
+        implementation("conv2d_backward_input", dy)(
+            dy, contiguous(weight), dx, windows=windows, groups=groups
+        )
+    else:
+        dx[...] = 0
+    return dx
+
+
+def conv2d_backward_weight(
+    dy: Array, x: Array, weight_shape: tuple[int, ...], *, windows: Windows, groups: int = 1
+) -> Array:
+    """The gradient of weight.
+
+    Args:
+        dy: [N, O, OH, OW], the gradient of y.
+        x, windows, groups: as forward had them.
+        weight_shape: (O, C/groups, KH, KW).
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, ArgumentError: for arguments that do not fit.
+    """
+    check_nchw(dy)
+    check_nchw(x)
+    _check_like(dy, x, "x")
+    _check_shapes(dy, x.shape, weight_shape, windows)
+    x, dy = layout.dense(x), layout.dense(dy)
+    dweight = namespace(x).empty(weight_shape, x.dtype)
+    if dy.size and x.size:
+        implementation("conv2d_backward_weight", x)(dy, x, dweight, windows=windows, groups=groups)
+    else:
+        dweight[...] = 0
+    return dweight
+
+
+def _check_like(x: Array, array: Array, name: str) -> None:
+    check_float(array, name)
+    check_same_place(x, array, name)
+    if array.dtype != x.dtype:
+        raise DTypeError(f"{name} has dtype {array.dtype}; wanted that of x, {x.dtype}")
+
+
+def _check_weight(x: Array, weight: Array, windows: Windows, groups: int) -> None:
+    _check_like(x, weight, "weight")
+    if not isinstance(groups, int) or groups < 1:
+        raise ArgumentError(f"groups is {groups!r}; wanted an integer of at least 1")
+    channels = x.shape[1]
+    good = weight.ndim == 4 and weight.shape[2:] == windows.kernel
+    if not good or channels != groups * weight.shape[1] or weight.shape[0] % groups:
+        raise ShapeError(
+            f"x has shape {x.shape}, weight {weight.shape} and groups is {groups}; wanted "
+            f"[N, C, H, W] and [O, C/groups, {windows.kernel[0]}, {windows.kernel[1]}], O a "
+            "multiple of groups"
+        )
+
+
+def _check_shapes(
+    dy: Array, x_shape: tuple[int, ...], weight_shape: tuple[int, ...], windows: Windows
+) -> None:
+    wanted = (x_shape[0], weight_shape[0], *windows.output((x_shape[2], x_shape[3])))
+    if dy.shape != wanted:
+        raise ShapeError(
+            f"dy has shape {dy.shape}; wanted {wanted}, that of y for x {tuple(x_shape)} and "
+            f"weight {tuple(weight_shape)}"
+        )

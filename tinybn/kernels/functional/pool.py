@@ -1,0 +1,148 @@
+"""Pooling of images, and its gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import ArgumentError, ShapeError
+from .. import layout
+from ..arrays import Array
+from ..engines import implementation
+from ..windows import Windows
+from .checks import check_array, check_nchw, check_same_place
+
+WINNERS = (np.dtype("uint8"), np.dtype("int32"))
+
+
+def max_pool2d_forward(
+    x: Array, *, windows: Windows, ceil_mode: bool = False
+) -> tuple[Array, Array]:
+    """The largest element of each window, and the number of the tap that it lies under.
+
+    Of equal elements the first counts, and NaN is larger than any number. Padding is no element.
+
+    Args:
+        x: [N, C, H, W], floating, C-contiguous or channels-last, which the results are then too.
+        windows: their size, stride, padding and dilation.
+        ceil_mode: whether a last window may hang over the end.
+
+    Returns:
+        y [N, C, OH, OW] of x's dtype, and k·KW + l of the winning tap, uint8 or int32.
+
+    Raises:
+        ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
+    """
+    x, y = _pooled(x, windows, ceil_mode)
+    winner = layout.like(y, WINNERS[windows.taps > 256])
+    if y.size:
+        implementation("max_pool2d_forward", x)(x, y, winner, windows=windows)
+    return y, winner
+
+
+def max_pool2d_backward(
+    dy: Array, winner: Array, x_shape: tuple[int, ...], *, windows: Windows
+) -> Array:
+    """The gradient of x: each window's dy goes to the element that won it.
+
+    Args:
+        dy: [N, C, OH, OW], the gradient of y.
+        winner, windows: as forward returned and had them.
+        x_shape: (N, C, H, W).
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: for arguments that do not fit.
+    """
+    check_nchw(dy)
+    check_array(winner, "winner", WINNERS, "uint8 or int32")
+    check_same_place(dy, winner, "winner")
+    if winner.shape != dy.shape:
+        raise ShapeError(f"dy has shape {dy.shape} and winner {winner.shape}; wanted equal ones")
+    dy = layout.dense(dy)
+    dx = _unpooled(dy, x_shape)
+    if dx.size:
+        implementation("max_pool2d_backward", dy)(
+            dy, layout.in_layout_of(winner, dy), dx, windows=windows
+        )
+    return dx
+
+
+def avg_pool2d_forward(
+    x: Array,
+    *,
+    windows: Windows,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Array:
+    """The mean of each window.
+
+    Args:
+        x: [N, C, H, W], floating, C-contiguous or channels-last, which y is then too.
+        windows: their size, stride and padding, with dilation 1.
+        ceil_mode: whether a last window may hang over the end; what hangs over never counts.
+        count_include_pad: whether padding counts as zeros, else only elements are averaged.
+        divisor_override: what sums are divided by instead.
+
+    Raises:
+        ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
+    """
+    _check_divisor(divisor_override)
+    x, y = _pooled(x, windows, ceil_mode)
+    if y.size:
+        implementation("avg_pool2d_forward", x)(
+            x, y, windows=windows, include_pad=bool(count_include_pad), divisor=divisor_override
+        )
+    return y
+
+
+def avg_pool2d_backward(
+    dy: Array,
+    x_shape: tuple[int, ...],
+    *,
+    windows: Windows,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Array:
+    """The gradient of x: each window's dy, over its divisor, goes to all its elements.
+
+    Args:
+        dy: [N, C, OH, OW], the gradient of y.
+        x_shape: (N, C, H, W).
+        windows, count_include_pad, divisor_override: as forward had them.
+
+    Raises:
+        ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
+    """
+    check_nchw(dy)
+    _check_divisor(divisor_override)
+    dy = layout.dense(dy)
+    dx = _unpooled(dy, x_shape)
+    if dx.size:
+        implementation("avg_pool2d_backward", dy)(
+            dy, dx, windows=windows, include_pad=bool(count_include_pad), divisor=divisor_override
+        )
+    return dx
+
+
+def _pooled(x: Array, windows: Windows, ceil_mode: bool) -> tuple[Array, Array]:
+    """x made dense, and an uninitialised result."""
+    check_nchw(x)
+    for axis in (0, 1):
+        if 2 * windows.before[axis] > windows.kernel[axis]:
+            raise ArgumentError(
+                f"padding is {windows.before} and kernel_size {windows.kernel}; wanted at most half"
+            )
+    shape = (*x.shape[:2], *windows.output(x.shape[2:], ceil_mode))
+    x = layout.dense(x)
+    return x, layout.image(x, shape)
+
+
+def _unpooled(dy: Array, x_shape: tuple[int, ...]) -> Array:
+    if len(x_shape) != 4 or tuple(x_shape[:2]) != dy.shape[:2]:
+        raise ShapeError(f"dy has shape {dy.shape} and x {tuple(x_shape)}; wanted equal N and C")
+    return layout.image(dy, x_shape)
+
+
+def _check_divisor(divisor: int | None) -> None:
+    if divisor is not None and (not isinstance(divisor, int) or divisor == 0):
+        raise ArgumentError(f"divisor_override is {divisor!r}; wanted an integer that is not 0")

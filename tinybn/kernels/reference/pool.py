@@ -1,0 +1,129 @@
+"""Pooling: the largest or the mean element of each window, and where their gradients go."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import accumulation_dtype
+from ..windows import Pair, Windows
+from .conv import taps
+
+Array = np.ndarray
+
+
+def _reach(windows: Windows, size: Pair, output: Pair) -> Pair:
+    """The size of an image, padding before it included, that all windows lie on."""
+    down, across = (
+        max(
+            (output[axis] - 1) * windows.stride[axis] + windows.span(axis),
+            windows.before[axis] + size[axis],
+        )
+        for axis in (0, 1)
+    )
+    return down, across
+
+
+def _under_taps(x: Array, windows: Windows, output: Pair, fill: float) -> Array:
+    """A view [N, C, KH, KW, OH, OW] of what lies under each tap, ``fill`` outside x."""
+    (top, left), (height, width) = windows.before, x.shape[2:]
+    reach = _reach(windows, (height, width), output)
+    if reach != (height, width):
+        image = np.full((*x.shape[:2], *reach), fill, x.dtype)
+        image[:, :, top : top + height, left : left + width] = x
+        x = image
+    return taps(x, windows, output)
+
+
+def _inside(windows: Windows, size: Pair, output: Pair) -> list[Array]:
+    """Whether tap k of window o lies inside, for each axis: [KH, OH] and [KW, OW]."""
+    found = []
+    for axis in (0, 1):
+        tap = np.arange(windows.kernel[axis])[:, None] * windows.dilation[axis]
+        at = tap + np.arange(output[axis]) * windows.stride[axis] - windows.before[axis]
+        found.append((at >= 0) & (at < size[axis]))
+    return found
+
+
+def max_pool2d_forward(x: Array, y: Array, winner: Array, *, windows: Windows) -> None:
+    """y is the largest element of each window, the first of equal ones; NaN is the largest.
+
+    ``winner`` is the number of its tap, k·KW + l.
+    """
+    output = y.shape[2:]
+    view = _under_taps(x, windows, output, -np.inf)
+    rows, columns = _inside(windows, x.shape[2:], output)
+    # The first tap that lies inside wins where all elements are −∞.
+    first = rows.argmax(0)[:, None] * windows.kernel[1] + columns.argmax(0)
+    winner[...] = first
+    best = np.full(y.shape, -np.inf, x.dtype)
+    with np.errstate(all="ignore"):
+        for k in range(windows.kernel[0]):
+            for tap in range(windows.kernel[1]):
+                value = view[:, :, k, tap]
+                better = (value > best) | (value != value)  # padding is −∞ and never better
+                np.copyto(best, value, where=better)
+                np.copyto(winner, k * windows.kernel[1] + tap, where=better, casting="unsafe")
+    y[...] = best
+
+
+def max_pool2d_backward(dy: Array, winner: Array, dx: Array, *, windows: Windows) -> None:
+    """dx sums, over the windows that an element won, their dy."""
+    wide = accumulation_dtype(dy.dtype)
+    (top, left), (height, width), output = windows.before, dx.shape[2:], dy.shape[2:]
+    image = np.zeros((*dx.shape[:2], *_reach(windows, (height, width), output)), wide)
+    onto = taps(image, windows, output)
+    grad = dy.astype(wide, copy=False)
+    for k in range(windows.kernel[0]):
+        for tap in range(windows.kernel[1]):
+            onto[:, :, k, tap] += np.where(winner == k * windows.kernel[1] + tap, grad, 0)
+    dx[...] = image[:, :, top : top + height, left : left + width]
+
+
+def _divisors(
+    windows: Windows, size: Pair, output: Pair, include_pad: bool, divisor: int | None
+) -> Array | int:
+    """What each window's sum is divided by: [OH, OW], or one number."""
+    if divisor is not None:
+        return divisor
+    lengths = []
+    for axis in (0, 1):
+        start = np.arange(output[axis]) * windows.stride[axis] - windows.before[axis]
+        end = start + windows.kernel[axis]
+        if include_pad:
+            lengths.append(np.minimum(end, size[axis] + windows.after[axis]) - start)
+        else:
+            lengths.append(np.minimum(end, size[axis]) - np.maximum(start, 0))
+    return lengths[0][:, None] * lengths[1]
+
+
+def avg_pool2d_forward(
+    x: Array, y: Array, *, windows: Windows, include_pad: bool, divisor: int | None
+) -> None:
+    """y is the sum of each window over its divisor."""
+    wide = accumulation_dtype(x.dtype)
+    view = _under_taps(x.astype(wide, copy=False), windows, y.shape[2:], 0)
+    with np.errstate(all="ignore"):
+        total = np.zeros(y.shape, wide)
+        for k in range(windows.kernel[0]):
+            for tap in range(windows.kernel[1]):
+                total += view[:, :, k, tap]
+        total /= _divisors(windows, x.shape[2:], y.shape[2:], include_pad, divisor)
+        y[...] = total
+
+
+def avg_pool2d_backward(
+    dy: Array, dx: Array, *, windows: Windows, include_pad: bool, divisor: int | None
+) -> None:
+    """dx sums, over the windows that an element lies under, their dy over their divisor."""
+    wide = accumulation_dtype(dy.dtype)
+    (top, left), (height, width), output = windows.before, dx.shape[2:], dy.shape[2:]
+    divisors = _divisors(windows, (height, width), output, include_pad, divisor)
+    image = np.zeros((*dx.shape[:2], *_reach(windows, (height, width), output)), wide)
+    onto = taps(image, windows, output)
+    with np.errstate(all="ignore"):
+        share = dy.astype(wide, copy=False) / divisors
+        share = share.astype(wide, copy=False)
+        for k in range(windows.kernel[0]):
+            for tap in range(windows.kernel[1]):
+                onto[:, :, k, tap] += share
+        dx[...] = image[:, :, top : top + height, left : left + width]

@@ -1,0 +1,106 @@
+"""The windows that convolution and pooling slide over an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ArgumentError, ShapeError
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where windows lie on [H, W]: tap k of window o is at o·stride − before + k·dilation.
+
+    Attributes:
+        kernel: the taps down and across.
+        stride: from one window to the next.
+        before, after: the padding above and left, and below and right.
+        dilation: from one tap to the next.
+    """
+
+    kernel: Pair
+    stride: Pair
+    before: Pair
+    after: Pair
+    dilation: Pair
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    def span(self, axis: int) -> int:
+        """From the first element under a window to the last, both counted."""
+        return self.dilation[axis] * (self.kernel[axis] - 1) + 1
+
+    def count(self, axis: int, size: int, ceil_mode: bool = False) -> int:
+        """How many windows lie along ``size`` elements.
+
+        With ``ceil_mode`` a last one may hang over the end, if it begins before the padding there.
+        """
+        room = size + self.before[axis] + self.after[axis] - self.span(axis)
+        stride = self.stride[axis]
+        if not ceil_mode:
+            return room // stride + 1
+        count = -(-room // stride) + 1
+        return count - ((count - 1) * stride >= size + self.before[axis])
+
+    def output(self, size: Pair, ceil_mode: bool = False) -> Pair:
+        """The shape of the result for an image of ``size``.
+
+        Raises:
+            ShapeError: if no window fits.
+        """
+        height, width = (self.count(axis, size[axis], ceil_mode) for axis in (0, 1))
+        if height < 1 or width < 1:
+            spans = (self.span(0), self.span(1))
+            raise ShapeError(
+                f"windows spanning {spans} slide over {size} with padding {self.before} before "
+                f"and {self.after} after; wanted an image, padded, of at least {spans}"
+            )
+        return height, width
+
+
+def pair(value: Any, name: str, least: int) -> Pair:
+    """``value`` for both axes, or one for each.
+
+    Raises:
+        ArgumentError: unless these are integers, or one, of at least ``least``.
+    """
+    both = (value, value) if isinstance(value, int) else value
+    try:
+        down, across = both
+        good = isinstance(down, int) and isinstance(across, int) and min(down, across) >= least
+    except (TypeError, ValueError):
+        good = False
+    if not good or isinstance(value, bool):
+        raise ArgumentError(
+            f"{name} is {value!r}; wanted an integer of at least {least}, or a pair of them"
+        )
+    return int(down), int(across)
+
+
+def windows(
+    kernel: Any, stride: Any, padding: Any, dilation: Any, names: str = "kernel_size"
+) -> Windows:
+    """Windows from PyTorch's arguments: integers or pairs, padding also ``"same"`` or ``"valid"``.
+
+    Raises:
+        ArgumentError: for others, and for ``"same"`` with a stride that is not 1.
+    """
+    kernel = pair(kernel, names, 1)
+    stride, dilation = pair(stride, "stride", 1), pair(dilation, "dilation", 1)
+    if padding == "same":
+        if stride != (1, 1):
+            raise ArgumentError(f"padding is 'same' and stride {stride}; wanted stride 1 with it")
+        total = [d * (k - 1) for k, d in zip(kernel, dilation)]
+        before = total[0] // 2, total[1] // 2
+        return Windows(
+            kernel, stride, before, (total[0] - before[0], total[1] - before[1]), dilation
+        )
+    if isinstance(padding, str) and padding != "valid":
+        raise ArgumentError(f"padding is {padding!r}; wanted 'same', 'valid' or integers")
+    before = (0, 0) if padding == "valid" else pair(padding, "padding", 0)
+    return Windows(kernel, stride, before, before, dilation)

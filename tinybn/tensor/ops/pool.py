@@ -1,0 +1,163 @@
+"""Pooling of images: the largest or the mean element of each window."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import kernels
+from ...errors import DTypeError, ShapeError
+from ...kernels.arrays import accumulation_dtype, namespace
+from ...kernels.windows import Windows, pair, windows
+from ..dtypes import is_float
+from ..tape import Array, Node, Op, apply
+from ._operands import check_tensors
+from .matmul import matmul
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
+
+
+class MaxPool2d(Op):
+    """The largest element of each window; its gradient goes to that element."""
+
+    @staticmethod
+    def forward(ctx: Node, x: Array, *, windows: Windows, ceil_mode: bool) -> Array:
+        y, winner = kernels.max_pool2d_forward(x, windows=windows, ceil_mode=ceil_mode)
+        ctx.save(winner, x.shape, windows)
+        return y
+
+    @staticmethod
+    def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
+        winner, shape, windows = ctx.saved
+        return (kernels.max_pool2d_backward(grad, winner, shape, windows=windows),)
+
+
+class AvgPool2d(Op):
+    """The mean of each window; its gradient is shared by all of them."""
+
+    @staticmethod
+    def forward(ctx: Node, x: Array, *, ceil_mode: bool, **options: Any) -> Array:
+        ctx.save(x.shape, options)
+        return kernels.avg_pool2d_forward(x, ceil_mode=ceil_mode, **options)
+
+    @staticmethod
+    def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
+        shape, options = ctx.saved
+        return (kernels.avg_pool2d_backward(grad, shape, **options),)
+
+
+def max_pool2d(
+    input: Tensor,
+    kernel_size: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The largest element of each window; of equal ones the first gets the gradient, NaN wins.
+
+    Args:
+        input: [N, C, H, W] or [C, H, W], floating.
+        kernel_size: of the windows.
+        stride: from one window to the next; None for ``kernel_size``.
+        padding: −∞ around the image, at most half of ``kernel_size``.
+        dilation: from one element of a window to the next.
+        ceil_mode: whether a last window may hang over the end.
+
+    Returns:
+        [N, C, OH, OW], or [C, OH, OW], in input's memory layout.
+
+    Raises:
+        ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
+    """
+    batch = _batch(input)
+    slid = windows(kernel_size, kernel_size if stride is None else stride, padding, dilation)
+    y = apply(MaxPool2d, batch, windows=slid, ceil_mode=bool(ceil_mode))
+    return y if input.ndim == 4 else y.squeeze(0)
+
+
+def avg_pool2d(
+    input: Tensor,
+    kernel_size: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window.
+
+    Args:
+        input: [N, C, H, W] or [C, H, W], floating.
+        kernel_size: of the windows.
+        stride: from one window to the next; None for ``kernel_size``.
+        padding: zeros around the image, at most half of ``kernel_size``.
+        ceil_mode: whether a last window may hang over the end; what hangs over never counts.
+        count_include_pad: whether padding counts as zeros, else only elements are averaged.
+        divisor_override: what sums are divided by instead.
+
+    Returns:
+        [N, C, OH, OW], or [C, OH, OW], in input's memory layout.
+
+    Raises:
+        ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
+    """
+    batch = _batch(input)
+    slid = windows(kernel_size, kernel_size if stride is None else stride, padding, 1)
+    y = apply(
+        AvgPool2d, batch, windows=slid, ceil_mode=bool(ceil_mode),
+        count_include_pad=bool(count_include_pad), divisor_override=divisor_override,
+    )  # fmt: skip
+    return y if input.ndim == 4 else y.squeeze(0)
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int | None]) -> Tensor:
+    """Means of windows that share the image out: window i is ⌊i·H/OH⌋ to ⌈(i + 1)·H/OH⌉.
+
+    Args:
+        input: [N, C, H, W] or [C, H, W], floating.
+        output_size: (OH, OW), or one number for both; None keeps the image's.
+
+    Returns:
+        [N, C, OH, OW], or [C, OH, OW].
+
+    Raises:
+        ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
+    """
+    batch = _batch(input)
+    size = batch.shape[2:]
+    if isinstance(output_size, (tuple, list)) and len(output_size) == 2:
+        down, across = (s if o is None else o for o, s in zip(output_size, size))
+        output_size = down, across
+    output = pair(output_size, "output_size", 1)
+    if 0 in size:
+        raise ShapeError(f"input has shape {input.shape}; wanted H and W of at least 1")
+    if all(s % o == 0 for s, o in zip(size, output)):
+        return avg_pool2d(input, (size[0] // output[0], size[1] // output[1]))
+    # Windows of several sizes: a matrix of shares for each axis.
+    rows, columns = (_shares(batch, s, o) for s, o in zip(size, output))
+    y = matmul(matmul(rows, batch.astype(rows.dtype)), columns.T).astype(input.dtype)
+    return y if input.ndim == 4 else y.squeeze(0)
+
+
+def _shares(x: Tensor, size: int, output: int) -> Tensor:
+    """[output, size]: the share of each element in each window's mean."""
+    start = np.arange(output) * size // output
+    end = -(-np.arange(1, output + 1) * size // output)
+    at = np.arange(size)
+    inside = (at >= start[:, None]) & (at < end[:, None])
+    shares = inside / (end - start)[:, None]
+    array = namespace(x.data).asarray(shares.astype(accumulation_dtype(x.dtype)))
+    return type(x).wrap(array)
+
+
+def _batch(input: Tensor) -> Tensor:
+    """input as [N, C, H, W]."""
+    check_tensors(input=input)
+    if not is_float(input.dtype):
+        raise DTypeError(f"input has dtype {input.dtype.name}; wanted a floating dtype")
+    if input.ndim not in (3, 4):
+        raise ShapeError(f"input has shape {input.shape}; wanted [N, C, H, W] or [C, H, W]")
+    return input if input.ndim == 4 else input.unsqueeze(0)
