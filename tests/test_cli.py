@@ -44,6 +44,11 @@ def test_one_seed_gives_the_same_bits_and_another_does_not(device, tmp_path, cap
     assert states[0] == states[1] != states[2]
 
 
+def test_the_cnn_trains(capsys):
+    assert main(["train", "--model", "cnn", "--epochs", "1", "--device", "cpu"]) == 0
+    assert accuracy(capsys.readouterr().out) >= 75  # one epoch; guessing gives 10
+
+
 def test_save_has_pytorch_s_keys_and_loads(tmp_path, capsys):
     path = tmp_path / "model.safetensors"
     assert main(["train", "--epochs", "1", "--device", "cpu", "--save", str(path)]) == 0

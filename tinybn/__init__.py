@@ -100,13 +100,23 @@ from .tensor import (
 
 if TYPE_CHECKING:
     from . import data, graph, kernels, nn, testing
-    from .kernels import interpret
+    from .kernels import (
+        get_float32_matmul_precision,
+        interpret,
+        set_float32_matmul_precision,
+    )
     from .nn import load, save
 
 __version__ = "0.1.0"
 
 _SUBMODULES = ("data", "graph", "kernels", "nn", "testing")  # loaded when first used
-_HOME = {"interpret": "kernels", "load": "nn", "save": "nn"}  # names that a submodule lends
+_HOME = {
+    "get_float32_matmul_precision": "kernels",
+    "interpret": "kernels",
+    "load": "nn",
+    "save": "nn",
+    "set_float32_matmul_precision": "kernels",
+}  # names that a submodule lends
 
 
 def __getattr__(name: str) -> Any:
@@ -127,12 +137,13 @@ __all__ = [
     "add", "arange", "as_tensor", "bfloat16", "bool_", "cat", "chunk", "clip", "concatenate",
     "cos", "cuda_available", "data", "default_device", "default_generator", "Device", "div",
     "empty", "empty_like", "enable_grad", "exp", "expm1", "eye", "float16", "float32", "float64",
-    "from_dlpack", "full", "full_like", "gelu", "Generator", "gradcheck", "graph", "int32",
+    "from_dlpack", "full", "full_like", "gelu", "Generator", "get_float32_matmul_precision",
+    "gradcheck", "graph", "int32",
     "int64", "interpret", "is_grad_enabled", "isfinite", "isinf", "isnan", "kernels", "linear",
     "linspace", "load", "log", "log1p", "manual_seed", "matmul", "maximum", "minimum", "mul",
     "nn", "no_grad", "ones", "ones_like", "pad", "pow", "rand", "rand_like", "randint",
     "randn", "randn_like", "randperm", "relu", "remainder", "rsqrt", "save",
-    "set_default_device", "set_grad_enabled",
+    "set_default_device", "set_float32_matmul_precision", "set_grad_enabled",
     "sigmoid", "silu", "sin", "softplus", "split", "sqrt", "stack", "sub", "tanh", "Tensor",
     "tensor", "testing", "TinyBNError", "where", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -13,10 +13,18 @@ from . import functional
 from .engines import KERNELS, kernel_class
 from .functional import *  # noqa: F403
 from .launch import Launcher, interpret
+from .precision import get_float32_matmul_precision, set_float32_matmul_precision
 
 _OBJECTS = {attribute: name for name, (_, attribute) in KERNELS.items()}
 
-__all__ = [*functional.__all__, "Launcher", "interpret", *_OBJECTS]
+__all__ = [
+    *functional.__all__,
+    "Launcher",
+    "get_float32_matmul_precision",
+    "interpret",
+    "set_float32_matmul_precision",
+    *_OBJECTS,
+]
 
 
 def __getattr__(name: str) -> Any:
