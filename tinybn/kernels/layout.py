@@ -45,7 +45,18 @@ def image(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _steps(array: Array) -> list[int]:
+    """Elements, not bytes, from one index to the next along each axis."""
     return [stride // array.itemsize for stride in array.strides]
+
+
+def image_steps(name: str, array: Array) -> dict[str, int]:
+    """A kernel's arguments ``name_n`` to ``name_w``: the steps along the axes of an image."""
+    return {f"{name}_{axis}": step for axis, step in zip("nchw", _steps(array), strict=True)}
+
+
+def needs_wide_offsets(*arrays: Array) -> bool:
+    """Whether offsets in one of the arrays pass 2³¹ and need 64 bits."""
+    return any(array.size >= 2**31 for array in arrays)
 
 
 def lies_as(array: Array, x: Array) -> bool:
@@ -98,4 +109,4 @@ class Channels:
         flat = 1 in (n, c, s) or strides[1] == 1
         if s == 1:
             strides = (c, 1, c)
-        return cls(n * s, c, s, *strides, flat=flat, wide=x.size >= 2**31)
+        return cls(n * s, c, s, *strides, flat=flat, wide=needs_wide_offsets(x))

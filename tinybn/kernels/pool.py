@@ -13,12 +13,20 @@ import triton
 import triton.language as tl
 
 from .arrays import Array
-from .common import KernelObject, accumulator
+from .common import KernelObject, accumulator, scalar
 from .launch import Launcher
-from .windows import Pair, Windows
+from .layout import image_steps, needs_wide_offsets
+from .windows import Windows, by_axis
 
 BLOCK = 1024
-WIDE_FROM = 2**31
+
+
+@triton.jit
+def element_numbers(WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    program = tl.program_id(0)
+    if WIDE:
+        program = program.to(tl.int64)
+    return program * BLOCK + tl.arange(0, BLOCK)
 
 
 @triton.jit
@@ -54,9 +62,7 @@ def pool2d_forward_kernel(
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr, PAD: tl.constexpr,
     CHANNELS_LAST: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    if WIDE:
-        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    i = element_numbers(WIDE, BLOCK)
     h, w, n, c = position(i, C, OUT_H, OUT_W, CHANNELS_LAST)
     top = h * STRIDE_H - BEFORE_H
     left = w * STRIDE_W - BEFORE_W
@@ -98,9 +104,7 @@ def pool2d_backward_kernel(
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr, PAD: tl.constexpr,
     CHANNELS_LAST: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    if WIDE:
-        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    i = element_numbers(WIDE, BLOCK)
     h, w, n, c = position(i, C, H, W, CHANNELS_LAST)
     inside = i < TOTAL
     image = n * y_n + c * y_c
@@ -147,23 +151,16 @@ class _PoolKernel(KernelObject):
         divisor: int | None,
     ) -> dict[str, Any]:  # fmt: skip
         """All but the pointers; lanes count the elements of ``by_element``."""
-        x_steps, y_steps = ([s // a.itemsize for s in a.strides] for a in (image, pooled))
-        pairs: dict[str, Pair] = dict(
-            STRIDE=windows.stride, BEFORE=windows.before, AFTER=windows.after,
-            DILATION=windows.dilation,
-        )  # fmt: skip
-        kind = np.float64 if image.dtype == np.float64 else np.float32
         return dict(
             TOTAL=by_element.size, C=image.shape[1], H=image.shape[2], W=image.shape[3],
             OUT_H=pooled.shape[2], OUT_W=pooled.shape[3],
-            x_n=x_steps[0], x_c=x_steps[1], x_h=x_steps[2], x_w=x_steps[3],
-            y_n=y_steps[0], y_c=y_steps[1], y_h=y_steps[2], y_w=y_steps[3],
-            divisor=None if divisor is None else kind(divisor),
+            **image_steps("x", image), **image_steps("y", pooled),
+            divisor=None if divisor is None else scalar(divisor, image.dtype),
             KH=windows.kernel[0], KW=windows.kernel[1],
-            **{f"{name}_{axis}": value for name, values in pairs.items()
-               for axis, value in zip("HW", values)},
+            **by_axis(STRIDE=windows.stride, BEFORE=windows.before, AFTER=windows.after,
+                      DILATION=windows.dilation),
             PAD=include_pad, CHANNELS_LAST=not by_element.flags.c_contiguous,
-            WIDE=max(image.size, pooled.size) >= WIDE_FROM, BLOCK=self.block,
+            WIDE=needs_wide_offsets(image, pooled), BLOCK=self.block,
             **accumulator(image.dtype),
         )  # fmt: skip
 

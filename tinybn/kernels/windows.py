@@ -29,6 +29,7 @@ class Windows:
 
     @property
     def taps(self) -> int:
+        """How many elements a window has."""
         return self.kernel[0] * self.kernel[1]
 
     def span(self, axis: int) -> int:
@@ -61,6 +62,11 @@ class Windows:
                 f"and {self.after} after; wanted an image, padded, of at least {spans}"
             )
         return height, width
+
+
+def by_axis(**pairs: Pair) -> dict[str, int]:
+    """A kernel's constants ``NAME_H`` and ``NAME_W`` from pairs by name."""
+    return {f"{name}_{axis}": v for name, both in pairs.items() for axis, v in zip("HW", both)}
 
 
 def pair(value: Any, name: str, least: int) -> Pair:

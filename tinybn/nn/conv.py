@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..errors import ArgumentError
-from ..kernels.windows import pair, windows
+from ..kernels.windows import windows
 from ..tensor import Tensor, zeros
 from ..tensor.device import Device
 from ..tensor.dtypes import float32
@@ -68,11 +68,10 @@ class Conv2d(Module):
             )
         if padding_mode != "zeros":
             raise ArgumentError(f"padding_mode is {padding_mode!r}; wanted 'zeros'")
-        windows(kernel_size, stride, padding, dilation)  # raises for what does not fit
+        slid = windows(kernel_size, stride, padding, dilation)
         self.in_channels, self.out_channels, self.groups = counts
-        self.kernel_size = pair(kernel_size, "kernel_size", 1)
-        self.stride, self.dilation = pair(stride, "stride", 1), pair(dilation, "dilation", 1)
-        self.padding = padding if isinstance(padding, str) else pair(padding, "padding", 0)
+        self.kernel_size, self.stride, self.dilation = slid.kernel, slid.stride, slid.dilation
+        self.padding = padding if isinstance(padding, str) else slid.before
         place: dict[str, Any] = {"dtype": float32 if dtype is None else dtype, "device": device}
         shape = (out_channels, in_channels // groups, *self.kernel_size)
         self.weight = Parameter(zeros(*shape, **place))

@@ -12,15 +12,15 @@ from .. import gpu
 from ..arrays import Array, accumulation_dtype, namespace
 from ..common import KernelObject, accumulator, power_of_two
 from ..launch import Launcher, Options
+from ..layout import image_steps, needs_wide_offsets
 from ..precision import input_precision
-from ..windows import Windows
+from ..windows import Windows, by_axis
 from .gather import conv2d_gather_kernel
 from .weight import conv2d_weight_kernel
 
 SMALLEST = 16  # side of a tile that tensor cores multiply
 ON_NO_GPU = 2  # multiprocessors of the interpreter: enough for parts
 PART_ROWS = 512  # pixels that are worth a program of their own
-WIDE_FROM = 2**31
 
 
 class _ConvKernel(KernelObject):
@@ -49,13 +49,10 @@ class _ConvKernel(KernelObject):
     def _shared(self, windows: Windows, *arrays: Array) -> dict[str, Any]:
         """The arguments that all kernels take alike."""
         dtype = arrays[0].dtype
-        names = ("H", "W")
-        pairs = dict(BEFORE=windows.before, STRIDE=windows.stride, DILATION=windows.dilation)
         return dict(
             KW=windows.kernel[1], TAPS=windows.taps,
-            **{f"{name}_{n}": values[i] for name, values in pairs.items()
-               for i, n in enumerate(names)},
-            WIDE=any(array.size >= WIDE_FROM for array in arrays),
+            **by_axis(BEFORE=windows.before, STRIDE=windows.stride, DILATION=windows.dilation),
+            WIDE=needs_wide_offsets(*arrays),
             # The interpreter cannot multiply bfloat16; float64 has one precision.
             UPCAST=not gpu.is_cupy(arrays[0]), PRECISION=_precision(dtype), **accumulator(dtype),
         )  # fmt: skip
@@ -74,15 +71,13 @@ class _GatherKernel(_ConvKernel):
         # weight is [O, C/g, taps]; the gradient of the input sums over O.
         o, c = weight.shape[1] * taps, taps
         weight_out, weight_in = (c, o) if transposed else (o, c)
-        x_steps, y_steps = _steps(x), _steps(y)
+        x_steps = image_steps("x", x)
         return dict(
             x_ptr=x, weight_ptr=weight, bias_ptr=bias, y_ptr=y, M=rows, CHANNELS_OUT=channels_out,
             CHANNELS_IN=channels_in, H=x.shape[2], W=x.shape[3], OUT_H=out[0], OUT_W=out[1],
-            x_n=x_steps[0], x_c=x_steps[1], x_h=x_steps[2], x_w=x_steps[3],
-            y_n=y_steps[0], y_c=y_steps[1], y_h=y_steps[2], y_w=y_steps[3],
-            weight_out=weight_out, weight_in=weight_in,
+            **x_steps, **image_steps("y", y), weight_out=weight_out, weight_in=weight_in,
             weight_group=weight.size // groups, TRANSPOSED=transposed,
-            TAPS_FIRST=x_steps[1] != 1 or channels_in == 1,
+            TAPS_FIRST=x_steps["x_c"] != 1 or channels_in == 1,
             **self._shared(windows, x, y, weight),
             **self._tiles(rows, channels_out, channels_in * taps, x.dtype),
         )  # fmt: skip
@@ -146,12 +141,10 @@ class Conv2dBackwardWeight(_ConvKernel):
         count = triton.cdiv(channels_out, tiles["BLOCK_M"]) * tiles_k
         parts = max(1, min(2 * processors // (count * groups), rows // PART_ROWS))
         part_rows = triton.cdiv(triton.cdiv(rows, parts), tiles["BLOCK_K"]) * tiles["BLOCK_K"]
-        x_steps, dy_steps = _steps(x), _steps(dy)
         return (count, triton.cdiv(rows, part_rows), groups), dict(
             dy_ptr=dy, x_ptr=x, M=rows, CHANNELS_OUT=channels_out, CHANNELS_IN=channels_in,
             H=x.shape[2], W=x.shape[3], OUT_H=out[0], OUT_W=out[1],
-            x_n=x_steps[0], x_c=x_steps[1], x_h=x_steps[2], x_w=x_steps[3],
-            dy_n=dy_steps[0], dy_c=dy_steps[1], dy_h=dy_steps[2], dy_w=dy_steps[3],
+            **image_steps("x", x), **image_steps("dy", dy),
             part_rows=part_rows, part_size=dweight.size, tiles_k=tiles_k,
             **self._shared(windows, x, dy), **tiles,
         )  # fmt: skip
@@ -177,10 +170,6 @@ class Conv2dBackwardWeight(_ConvKernel):
         _, arguments = self._arguments(y, x, weight, windows, 1, ON_NO_GPU)
         arguments |= dict(partial_ptr=weight, UPCAST=False)
         return [(arguments, _options(arguments))]
-
-
-def _steps(array: Array) -> list[int]:
-    return [stride // array.itemsize for stride in array.strides]
 
 
 def _precision(dtype: np.dtype) -> str:

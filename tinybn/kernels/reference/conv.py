@@ -8,38 +8,17 @@ https://arxiv.org/abs/1603.07285, chapter 2). Sums are in the accumulation dtype
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from ..arrays import accumulation_dtype
 from ..windows import Windows
+from .taps import add_taps, under_taps
 
 Array = np.ndarray
 
 PATCH_BYTES = 2**20  # of the windows that are written out at a time: they should stay in cache
-
-
-def padded(x: Array, windows: Windows, fill: float) -> Array:
-    """x [N, C, H, W] with ``fill`` around it."""
-    (top, left), (bottom, right) = windows.before, windows.after
-    if top == left == bottom == right == 0:
-        return x
-    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=fill)
-
-
-def taps(x: Array, windows: Windows, output: tuple[int, int]) -> Array:
-    """A view [N, C, KH, KW, OH, OW] of a padded x: what lies under each tap of each window."""
-    step_n, step_c, step_h, step_w = x.strides
-    (down, across), (dilated_down, dilated_across) = windows.stride, windows.dilation
-    return np.lib.stride_tricks.as_strided(
-        x,
-        (*x.shape[:2], *windows.kernel, *output),
-        (
-            step_n, step_c, step_h * dilated_down, step_w * dilated_across,
-            step_h * down, step_w * across,
-        ),
-        writeable=x.flags.writeable,
-    )  # fmt: skip
 
 
 def _patches(
@@ -52,7 +31,7 @@ def _patches(
     few = max(1, PATCH_BYTES // max(1, groups * rows * columns * wide.itemsize))
     for start in range(0, n, few):
         part = slice(start, min(start + few, n))
-        view = taps(padded(x[part].astype(wide, copy=False), windows, 0), windows, output)
+        view = under_taps(x[part].astype(wide, copy=False), windows, output, 0)
         yield part, view.reshape(view.shape[0], groups, rows, columns)
 
 
@@ -74,14 +53,17 @@ def conv2d_forward(
             y[part] = product
 
 
+def _at_tap(patches: Array, k: int, tap: int) -> Array:
+    return patches[:, :, k, tap]
+
+
 def conv2d_backward_input(
     dy: Array, weight: Array, dx: Array, *, windows: Windows, groups: int
 ) -> None:
     """dx[m] = Σ weight[o, c, k, l]·dy[n, o, i, j] over all windows whose tap k, l lies on m."""
     wide = accumulation_dtype(dy.dtype)
     filters = _filters(weight, groups, wide).swapaxes(1, 2)
-    (n, c, height, width), output = dx.shape, dy.shape[2:]
-    (top, left), (bottom, right) = windows.before, windows.after
+    (n, c), output = dx.shape[:2], dy.shape[2:]
     with np.errstate(all="ignore"):
         few = max(1, PATCH_BYTES // max(1, filters[..., 0].size * dy[0, 0].size * wide.itemsize))
         for start in range(0, n, few):
@@ -90,13 +72,7 @@ def conv2d_backward_input(
             grad = grad.reshape(grad.shape[0], groups, -1, output[0] * output[1])
             patches = np.matmul(filters, grad)
             patches = patches.reshape(grad.shape[0], c, *windows.kernel, *output)
-            image = np.zeros((grad.shape[0], c, top + height + bottom, left + width + right), wide)
-            # Windows overlap, so taps are added one after another.
-            onto = taps(image, windows, output)
-            for k in range(windows.kernel[0]):
-                for tap in range(windows.kernel[1]):
-                    onto[:, :, k, tap] += patches[:, :, k, tap]
-            dx[part] = image[:, :, top : top + height, left : left + width]
+            add_taps(dx[part], windows, output, partial(_at_tap, patches))
 
 
 def conv2d_backward_weight(

@@ -6,32 +6,9 @@ import numpy as np
 
 from ..arrays import accumulation_dtype
 from ..windows import Pair, Windows
-from .conv import taps
+from .taps import add_taps, under_taps
 
 Array = np.ndarray
-
-
-def _reach(windows: Windows, size: Pair, output: Pair) -> Pair:
-    """The size of an image, padding before it included, that all windows lie on."""
-    down, across = (
-        max(
-            (output[axis] - 1) * windows.stride[axis] + windows.span(axis),
-            windows.before[axis] + size[axis],
-        )
-        for axis in (0, 1)
-    )
-    return down, across
-
-
-def _under_taps(x: Array, windows: Windows, output: Pair, fill: float) -> Array:
-    """A view [N, C, KH, KW, OH, OW] of what lies under each tap, ``fill`` outside x."""
-    (top, left), (height, width) = windows.before, x.shape[2:]
-    reach = _reach(windows, (height, width), output)
-    if reach != (height, width):
-        image = np.full((*x.shape[:2], *reach), fill, x.dtype)
-        image[:, :, top : top + height, left : left + width] = x
-        x = image
-    return taps(x, windows, output)
 
 
 def _inside(windows: Windows, size: Pair, output: Pair) -> list[Array]:
@@ -50,7 +27,7 @@ def max_pool2d_forward(x: Array, y: Array, winner: Array, *, windows: Windows) -
     ``winner`` is the number of its tap, k·KW + l.
     """
     output = y.shape[2:]
-    view = _under_taps(x, windows, output, -np.inf)
+    view = under_taps(x, windows, output, -np.inf)
     rows, columns = _inside(windows, x.shape[2:], output)
     # The first tap that lies inside wins where all elements are −∞.
     first = rows.argmax(0)[:, None] * windows.kernel[1] + columns.argmax(0)
@@ -68,15 +45,11 @@ def max_pool2d_forward(x: Array, y: Array, winner: Array, *, windows: Windows) -
 
 def max_pool2d_backward(dy: Array, winner: Array, dx: Array, *, windows: Windows) -> None:
     """dx sums, over the windows that an element won, their dy."""
-    wide = accumulation_dtype(dy.dtype)
-    (top, left), (height, width), output = windows.before, dx.shape[2:], dy.shape[2:]
-    image = np.zeros((*dx.shape[:2], *_reach(windows, (height, width), output)), wide)
-    onto = taps(image, windows, output)
-    grad = dy.astype(wide, copy=False)
-    for k in range(windows.kernel[0]):
-        for tap in range(windows.kernel[1]):
-            onto[:, :, k, tap] += np.where(winner == k * windows.kernel[1] + tap, grad, 0)
-    dx[...] = image[:, :, top : top + height, left : left + width]
+    grad = dy.astype(accumulation_dtype(dy.dtype), copy=False)
+    add_taps(
+        dx, windows, dy.shape[2:],
+        lambda k, tap: np.where(winner == k * windows.kernel[1] + tap, grad, 0),
+    )  # fmt: skip
 
 
 def _divisors(
@@ -101,7 +74,7 @@ def avg_pool2d_forward(
 ) -> None:
     """y is the sum of each window over its divisor."""
     wide = accumulation_dtype(x.dtype)
-    view = _under_taps(x.astype(wide, copy=False), windows, y.shape[2:], 0)
+    view = under_taps(x.astype(wide, copy=False), windows, y.shape[2:], 0)
     with np.errstate(all="ignore"):
         total = np.zeros(y.shape, wide)
         for k in range(windows.kernel[0]):
@@ -116,14 +89,8 @@ def avg_pool2d_backward(
 ) -> None:
     """dx sums, over the windows that an element lies under, their dy over their divisor."""
     wide = accumulation_dtype(dy.dtype)
-    (top, left), (height, width), output = windows.before, dx.shape[2:], dy.shape[2:]
-    divisors = _divisors(windows, (height, width), output, include_pad, divisor)
-    image = np.zeros((*dx.shape[:2], *_reach(windows, (height, width), output)), wide)
-    onto = taps(image, windows, output)
+    output = dy.shape[2:]
+    divisors = _divisors(windows, dx.shape[2:], output, include_pad, divisor)
     with np.errstate(all="ignore"):
-        share = dy.astype(wide, copy=False) / divisors
-        share = share.astype(wide, copy=False)
-        for k in range(windows.kernel[0]):
-            for tap in range(windows.kernel[1]):
-                onto[:, :, k, tap] += share
-        dx[...] = image[:, :, top : top + height, left : left + width]
+        share = (dy.astype(wide, copy=False) / divisors).astype(wide, copy=False)
+        add_taps(dx, windows, output, lambda k, tap: share)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ... import kernels
-from ...errors import ArgumentError, DTypeError, ShapeError
+from ...errors import DTypeError, ShapeError
 from ...kernels.windows import Windows, windows
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
@@ -93,8 +93,6 @@ def conv2d(
             "[C, H, W], and [O, C/groups, KH, KW]"
         )
     slid = windows(weight.shape[2:], stride, padding, dilation, "the size of weight")
-    if not isinstance(groups, int):
-        raise ArgumentError(f"groups is {groups!r}; wanted an integer of at least 1")
     batch = input if input.ndim == 4 else input.unsqueeze(0)
     y = apply(Conv2d, batch, weight, bias, windows=slid, groups=groups)
     return y if input.ndim == 4 else y.squeeze(0)
