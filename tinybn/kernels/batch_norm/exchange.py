@@ -18,7 +18,7 @@ others, who wait for these sums only. They come in COPIES: hundreds of programs
 that poll the same words would hold up the one that writes them.
 
 Where the values are float64, or programs run one after another (the
-interpreter), reduction and use are two launches, and nobody waits.
+interpreter), reduction and use are launches of their own, and nobody waits.
 """
 
 from __future__ import annotations
