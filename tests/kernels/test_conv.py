@@ -166,7 +166,7 @@ def test_empty_batches(engine):
 
 
 X, W = np.zeros((2, 4, 8, 8), np.float32), np.zeros((6, 4, 3, 3), np.float32)
-BY_3 = windows(3, 1, 1, 1)
+DY, BY_3 = np.zeros((2, 6, 8, 8), np.float32), windows(3, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,36 @@ BY_3 = windows(3, 1, 1, 1)
             lambda: kernels.conv2d_backward_weight(X, X, W.shape, windows=BY_3),
             ShapeError,
             "dy has shape",
+        ),
+        (
+            lambda: kernels.conv2d_backward_input(DY, W, (2, 5, 8, 8), windows=BY_3),
+            ShapeError,
+            "x has shape \\(2, 5",
+        ),
+        (
+            lambda: kernels.conv2d_backward_input(DY, W, (2, 4, 8), windows=BY_3),
+            ShapeError,
+            "N, C, H, W",
+        ),
+        (
+            lambda: kernels.conv2d_backward_input(DY, W[..., :2], X.shape, windows=BY_3),
+            ShapeError,
+            "weight",
+        ),
+        (
+            lambda: kernels.conv2d_backward_input(DY, W, X.shape, windows=BY_3, groups=4),
+            ShapeError,
+            "groups is 4",
+        ),
+        (
+            lambda: kernels.conv2d_backward_weight(DY, X, (6, 5, 3, 3), windows=BY_3),
+            ShapeError,
+            "weight \\(6, 5",
+        ),
+        (
+            lambda: kernels.conv2d_backward_weight(DY, X, (6, 4, 2, 3), windows=BY_3),
+            ShapeError,
+            "weight \\(6, 4, 2",
         ),
         (lambda: windows(3, 1, "same", 1).output((0, 0)), ShapeError, "slide over"),
         (lambda: windows(3, 2, "same", 1), ArgumentError, "stride 1"),

@@ -169,6 +169,11 @@ X = np.zeros((2, 3, 8, 8), np.float32)
             ShapeError,
             "equal N and C",
         ),
+        (
+            lambda: kernels.avg_pool2d_backward(X, X.shape, windows=windows(2, 2, 0, 1)),
+            ShapeError,
+            "\\(4, 4\\) windows",
+        ),
     ],
 )
 def test_what_does_not_fit_raises(call, error, words):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import ArgumentError
 from .activation import ReLU
@@ -29,11 +30,7 @@ def mlp(in_features: int = 784, hidden: Sequence[int] = (512, 512), classes: int
     Raises:
         ArgumentError: for a size that is no whole number of at least 1.
     """
-    try:
-        sizes = [operator.index(size) for size in (in_features, *hidden, classes)]
-    except TypeError:
-        sizes = []
-    if not sizes or min(sizes) < 1:
+    if not _are_sizes(hidden, in_features, classes):
         raise ArgumentError(
             f"mlp is given in_features {in_features!r}, hidden {hidden!r} and classes {classes!r}; "
             "wanted whole numbers of at least 1, of hidden a sequence"
@@ -43,6 +40,14 @@ def mlp(in_features: int = 784, hidden: Sequence[int] = (512, 512), classes: int
         layers += [Linear(in_features, size), BatchNorm1d(size), ReLU()]
         in_features = size
     return Sequential(*layers, Linear(in_features, classes))
+
+
+def _are_sizes(sequence: Any, *singles: Any) -> bool:
+    """Whether all are whole numbers of at least 1, the first a sequence of them."""
+    try:
+        return all(operator.index(size) >= 1 for size in (*sequence, *singles))
+    except TypeError:
+        return False
 
 
 def cnn(channels: Sequence[int] = (32, 64), classes: int = 10, image: int = 28) -> Module:
@@ -60,6 +65,11 @@ def cnn(channels: Sequence[int] = (32, 64), classes: int = 10, image: int = 28) 
         ArgumentError: for a size that is no whole number of at least 1, or images too small
             to be halved so often.
     """
+    if not _are_sizes(channels, classes, image):
+        raise ArgumentError(
+            f"cnn is given channels {channels!r}, classes {classes!r} and image {image!r}; wanted "
+            "whole numbers of at least 1, of channels a sequence"
+        )
     layers: list[Module] = []
     before, size = 1, image
     for width in channels:

@@ -11,7 +11,13 @@ Size = int | tuple[int, int]
 
 
 class MaxPool2d(Module):
-    """The largest element of each window; see :func:`tinybn.nn.functional.max_pool2d`."""
+    """The largest element of each window.
+
+    Args: as of :func:`tinybn.nn.functional.max_pool2d`.
+
+    Raises:
+        ArgumentError: for windows that do not fit.
+    """
 
     def __init__(
         self,
@@ -41,7 +47,13 @@ class MaxPool2d(Module):
 
 
 class AvgPool2d(Module):
-    """The mean of each window; see :func:`tinybn.nn.functional.avg_pool2d`."""
+    """The mean of each window.
+
+    Args: as of :func:`tinybn.nn.functional.avg_pool2d`.
+
+    Raises:
+        ArgumentError: for windows that do not fit.
+    """
 
     def __init__(
         self,
@@ -71,7 +83,11 @@ class AvgPool2d(Module):
 
 
 class AdaptiveAvgPool2d(Module):
-    """Means of windows that share the image out, to a given size."""
+    """Means of windows that share the image out.
+
+    Args:
+        output_size: as of :func:`tinybn.nn.functional.adaptive_avg_pool2d`.
+    """
 
     def __init__(self, output_size: int | tuple[int | None, int | None]) -> None:
         super().__init__()

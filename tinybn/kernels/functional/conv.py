@@ -36,12 +36,12 @@ def conv2d_forward(
     Source: Dumoulin and Visin 2016, https://arxiv.org/abs/1603.07285, chapter 2.
     """
     check_nchw(x)
-    _check_weight(x, weight, windows, groups)
+    _check_like(x, weight, "weight")
+    shape = _result_shape(x.shape, weight.shape, windows, groups)
     if bias is not None:
         _check_like(x, bias, "bias")
         if bias.shape != weight.shape[:1]:
             raise ShapeError(f"bias has shape {bias.shape}; wanted {weight.shape[:1]}")
-    shape = (x.shape[0], weight.shape[0], *windows.output(x.shape[2:]))
     if out is not None:
         check_out(out, x, shape, x.dtype)
     x = layout.dense(x)
@@ -68,7 +68,7 @@ def conv2d_backward_input(
     """
     check_nchw(dy)
     _check_like(dy, weight, "weight")
-    _check_shapes(dy, x_shape, weight.shape, windows)
+    _check_gradient(dy, _result_shape(x_shape, weight.shape, windows, groups))
     dy = layout.dense(dy)
     dx = layout.image(dy, x_shape)
     if dy.size and dx.size:
@@ -96,7 +96,7 @@ def conv2d_backward_weight(
     check_nchw(dy)
     check_nchw(x)
     _check_like(dy, x, "x")
-    _check_shapes(dy, x.shape, weight_shape, windows)
+    _check_gradient(dy, _result_shape(x.shape, weight_shape, windows, groups))
     x, dy = layout.dense(x), layout.dense(dy)
     dweight = namespace(x).empty(weight_shape, x.dtype)
     if dy.size and x.size:
@@ -113,26 +113,22 @@ def _check_like(x: Array, array: Array, name: str) -> None:
         raise DTypeError(f"{name} has dtype {array.dtype}; wanted that of x, {x.dtype}")
 
 
-def _check_weight(x: Array, weight: Array, windows: Windows, groups: int) -> None:
-    _check_like(x, weight, "weight")
+def _result_shape(
+    x_shape: tuple[int, ...], weight_shape: tuple[int, ...], windows: Windows, groups: int
+) -> tuple[int, ...]:
+    """The shape of y; raises unless all four belong together."""
     if not isinstance(groups, int) or groups < 1:
         raise ArgumentError(f"groups is {groups!r}; wanted an integer of at least 1")
-    channels = x.shape[1]
-    good = weight.ndim == 4 and weight.shape[2:] == windows.kernel
-    if not good or channels != groups * weight.shape[1] or weight.shape[0] % groups:
+    images = len(x_shape) == len(weight_shape) == 4 and tuple(weight_shape[2:]) == windows.kernel
+    if not images or x_shape[1] != groups * weight_shape[1] or weight_shape[0] % groups:
         raise ShapeError(
-            f"x has shape {x.shape}, weight {weight.shape} and groups is {groups}; wanted "
-            f"[N, C, H, W] and [O, C/groups, {windows.kernel[0]}, {windows.kernel[1]}], O a "
+            f"x has shape {tuple(x_shape)}, weight {tuple(weight_shape)} and groups is {groups}; "
+            f"wanted [N, C, H, W] and [O, C/groups, {windows.kernel[0]}, {windows.kernel[1]}], O a "
             "multiple of groups"
         )
+    return x_shape[0], weight_shape[0], *windows.output((x_shape[2], x_shape[3]))
 
 
-def _check_shapes(
-    dy: Array, x_shape: tuple[int, ...], weight_shape: tuple[int, ...], windows: Windows
-) -> None:
-    wanted = (x_shape[0], weight_shape[0], *windows.output((x_shape[2], x_shape[3])))
+def _check_gradient(dy: Array, wanted: tuple[int, ...]) -> None:
     if dy.shape != wanted:
-        raise ShapeError(
-            f"dy has shape {dy.shape}; wanted {wanted}, that of y for x {tuple(x_shape)} and "
-            f"weight {tuple(weight_shape)}"
-        )
+        raise ShapeError(f"dy has shape {dy.shape}; wanted that of y, {wanted}")

@@ -58,7 +58,7 @@ def max_pool2d_backward(
     if winner.shape != dy.shape:
         raise ShapeError(f"dy has shape {dy.shape} and winner {winner.shape}; wanted equal ones")
     dy = layout.dense(dy)
-    dx = _unpooled(dy, x_shape)
+    dx = _unpooled(dy, x_shape, windows)
     if dx.size:
         implementation("max_pool2d_backward", dy)(
             dy, layout.in_layout_of(winner, dy), dx, windows=windows
@@ -116,7 +116,7 @@ def avg_pool2d_backward(
     check_nchw(dy)
     _check_divisor(divisor_override)
     dy = layout.dense(dy)
-    dx = _unpooled(dy, x_shape)
+    dx = _unpooled(dy, x_shape, windows)
     if dx.size:
         implementation("avg_pool2d_backward", dy)(
             dy, dx, windows=windows, include_pad=bool(count_include_pad), divisor=divisor_override
@@ -137,9 +137,17 @@ def _pooled(x: Array, windows: Windows, ceil_mode: bool) -> tuple[Array, Array]:
     return x, layout.image(x, shape)
 
 
-def _unpooled(dy: Array, x_shape: tuple[int, ...]) -> Array:
+def _unpooled(dy: Array, x_shape: tuple[int, ...], windows: Windows) -> Array:
+    """An uninitialised gradient of x."""
     if len(x_shape) != 4 or tuple(x_shape[:2]) != dy.shape[:2]:
         raise ShapeError(f"dy has shape {dy.shape} and x {tuple(x_shape)}; wanted equal N and C")
+    size = x_shape[2], x_shape[3]
+    wanted = [windows.output(size, ceil_mode) for ceil_mode in (False, True)]
+    if dy.shape[2:] not in wanted:
+        raise ShapeError(
+            f"dy has shape {dy.shape}; wanted {wanted[0]} windows for x {tuple(x_shape)}, or with "
+            f"ceil_mode {wanted[1]}"
+        )
     return layout.image(dy, x_shape)
 
 
