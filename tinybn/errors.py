@@ -41,6 +41,10 @@ class TapeError(TinyBNError, RuntimeError):
     """The tape cannot do what was asked: a freed graph, a value overwritten."""
 
 
+class CaptureError(TinyBNError, RuntimeError):
+    """A step that cannot be recorded once and replayed."""
+
+
 class LaunchError(TinyBNError, RuntimeError):
     """A kernel could not be compiled, loaded or launched."""
 

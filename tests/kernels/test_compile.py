@@ -39,7 +39,7 @@ def test_compiles_without_spills(name, target):
     for dtype, shape in [*((d, shapes[0]) for d in DTYPES), *((np.float32, s) for s in shapes[1:])]:
         binary = kernel_class(name)().compile(target, dtype, shape)
         assert binary.spills == 0, (name, target, dtype, shape, binary.spills)
-        assert 0 < binary.registers <= 255
+        assert 0 < binary.registers <= (512 if target.startswith("gfx") else 255)
         assert binary.shared <= 48 * 1024
         assert binary.assembly
 

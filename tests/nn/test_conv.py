@@ -73,9 +73,9 @@ def test_what_does_not_fit_raises(call, error, words):
 
 
 def test_precision_is_one_of_three():
-    assert tb.get_float32_matmul_precision() == "highest"
+    assert tb.get_float32_matmul_precision() == "high"
     tb.set_float32_matmul_precision("medium")
     assert tb.get_float32_matmul_precision() == "medium"
-    tb.set_float32_matmul_precision("highest")
+    tb.set_float32_matmul_precision("high")
     with pytest.raises(ArgumentError, match="'fast'"):
         tb.set_float32_matmul_precision("fast")

@@ -26,6 +26,15 @@ def rsqrt_rounded(x):
         return tl.div_rn(1.0, tl.sqrt_rn(x))
 
 
+@triton.jit
+def value_of(number):
+    """A scalar argument, or what a captured launch is given instead: where to read it."""
+    if number.dtype.is_ptr():
+        return tl.load(number)
+    else:
+        return number
+
+
 def accumulator(dtype: np.dtype) -> dict[str, Any]:
     """The constexpr ``ACC``: the Triton type in which sums of ``dtype`` are added up."""
     return {"ACC": tl.float64 if accumulation_dtype(dtype) == np.float64 else tl.float32}

@@ -92,18 +92,38 @@ def cross_entropy_forward_kernel(
     if SMOOTH:
         weighted = tl.sum(weighted_tile, 1)
         loss += smoothing / C * (log_total * tl.sum(weights_tile, 0) - weighted)
-    tl.store(loss_ptr + rows, tl.where(valid, loss, 0.0), mask=inside)
+    # A target that is no class has no loss; where nobody looks at invalid, NaN shows it.
+    loss = tl.where(valid, loss, tl.where(kept, float("nan"), 0.0))
+    tl.store(loss_ptr + rows, loss, mask=inside)
     tl.store(row_weight_ptr + rows, tl.where(valid, weight, 0.0), mask=inside)
     tl.store(row_max_ptr + rows, highest, mask=inside)
     tl.store(log_sum_ptr + rows, log_total, mask=inside)
-    # Every program that finds a bad target stores the same value: no race matters.
-    wrong = tl.sum((kept & (valid == 0)).to(tl.int32), 0)
-    tl.store(invalid_ptr, 1, mask=wrong > 0)
+    if invalid_ptr is not None:
+        # Every program that finds a bad target stores the same value: no race matters.
+        wrong = tl.sum((kept & (valid == 0)).to(tl.int32), 0)
+        tl.store(invalid_ptr, 1, mask=wrong > 0)
+
+
+@triton.jit
+def weighted_mean_kernel(
+    value_ptr, weight_ptr, mean_ptr, divisor_ptr, N, ACC: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """Σ value / Σ weight by one program: the same order of sums for the same N."""
+    total = tl.zeros([BLOCK_N], ACC)
+    divisor = tl.zeros([BLOCK_N], ACC)
+    for start in range(0, N, BLOCK_N):
+        i = start + tl.arange(0, BLOCK_N)
+        total += tl.load(value_ptr + i, mask=i < N, other=0.0)
+        divisor += tl.load(weight_ptr + i, mask=i < N, other=0.0)
+    divisor = tl.sum(divisor, 0)
+    tl.store(divisor_ptr, divisor)
+    tl.store(mean_ptr, (tl.sum(total, 0) / divisor).to(mean_ptr.dtype.element_ty))
 
 
 @triton.jit
 def cross_entropy_backward_kernel(
-    grad_ptr, logits_ptr, target_ptr, weight_ptr, row_max_ptr, log_sum_ptr, dlogits_ptr,
+    grad_ptr, divisor_ptr, logits_ptr, target_ptr, weight_ptr, row_max_ptr, log_sum_ptr,
+    dlogits_ptr,
     N, C, grad_stride, ignore_index, smoothing,
     SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -113,6 +133,8 @@ def cross_entropy_backward_kernel(
     highest = tl.load(row_max_ptr + rows, mask=inside, other=0.0)
     log_total = tl.load(log_sum_ptr + rows, mask=inside, other=0.0)
     grad = tl.load(grad_ptr + rows * grad_stride, mask=inside, other=0.0).to(ACC)
+    if divisor_ptr is not None:
+        grad = grad / tl.load(divisor_ptr)  # ignored rows get 0 all the same
     weight = (1.0 - smoothing) * weight
     from_p = weight
     if SMOOTH:
@@ -178,7 +200,7 @@ class CrossEntropyForward(_CrossEntropyKernel):
 
     def __call__(
         self, logits: Array, target: Array, weight: Array | None, loss: Array, row_weight: Array,
-        row_max: Array, log_sum: Array, invalid: Array, *, ignore_index: int,
+        row_max: Array, log_sum: Array, invalid: Array | None, *, ignore_index: int,
         label_smoothing: float,
     ) -> None:  # fmt: skip
         self._launch(
@@ -198,24 +220,46 @@ class CrossEntropyBackward(_CrossEntropyKernel):
 
     launcher = Launcher(cross_entropy_backward_kernel)
 
-    def _arguments(self, grad, logits, target, weight, row_max, log_sum, dlogits, index, smoothing):
+    def _arguments(
+        self, grad, divisor, logits, target, weight, row_max, log_sum, dlogits, index, smoothing
+    ):
         return dict(
-            grad_ptr=grad, logits_ptr=logits, target_ptr=target, weight_ptr=weight,
-            row_max_ptr=row_max, log_sum_ptr=log_sum, dlogits_ptr=dlogits,
+            grad_ptr=grad, divisor_ptr=divisor, logits_ptr=logits, target_ptr=target,
+            weight_ptr=weight, row_max_ptr=row_max, log_sum_ptr=log_sum, dlogits_ptr=dlogits,
             grad_stride=0 if grad.size == 1 else 1, **self._shared(logits, index, smoothing),
         )  # fmt: skip
 
     def __call__(
-        self, grad: Array, logits: Array, target: Array, weight: Array | None, row_max: Array,
-        log_sum: Array, dlogits: Array, *, ignore_index: int, label_smoothing: float,
+        self, grad: Array, divisor: Array | None, logits: Array, target: Array,
+        weight: Array | None, row_max: Array, log_sum: Array, dlogits: Array, *,
+        ignore_index: int, label_smoothing: float,
     ) -> None:  # fmt: skip
         self._launch(
             self._arguments(
-                grad, logits, target, weight, row_max, log_sum, dlogits, ignore_index,
+                grad, divisor, logits, target, weight, row_max, log_sum, dlogits, ignore_index,
                 label_smoothing,
             )
         )  # fmt: skip
 
     def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> Mapping[str, Any]:
         z, t, w, r = self._arrays(dtype, shape)
-        return self._arguments(r, z, t, w, r, r, z, -100, 0.1)
+        return self._arguments(r, r, z, t, w, r, r, z, -100, 0.1)
+
+
+class WeightedMean(KernelObject):
+    """A mean of values and their weights' sum. Arguments: ``reference.weighted_mean``."""
+
+    launcher = Launcher(weighted_mean_kernel)
+
+    def _arguments(self, value, weight, mean, divisor):
+        return dict(
+            value_ptr=value, weight_ptr=weight, mean_ptr=mean, divisor_ptr=divisor, N=value.size,
+            BLOCK_N=power_of_two(value.size, 1024), **accumulator(value.dtype),
+        )  # fmt: skip
+
+    def __call__(self, value: Array, weight: Array, mean: Array, divisor: Array) -> None:
+        self.launcher((1,), **self._arguments(value, weight, mean, divisor))
+
+    def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> Mapping[str, Any]:
+        rows = np.zeros(shape, accumulation_dtype(dtype))
+        return self._arguments(rows, rows, np.zeros((), dtype), np.zeros((), rows.dtype))

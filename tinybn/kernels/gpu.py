@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import DeviceError, MissingDependency
 
+ON_NO_GPU = 2  # multiprocessors of the interpreter: enough to cut sums into parts
 _NOTHING: contextlib.AbstractContextManager = contextlib.nullcontext()
 
 
@@ -105,6 +106,11 @@ def enter(index: int) -> None:
 def processors(index: int) -> int:
     """The number of multiprocessors of device ``index``."""
     return require().cuda.runtime.getDeviceProperties(index)["multiProcessorCount"]
+
+
+def processors_of(array: Any) -> int:
+    """The multiprocessors that run kernels on ``array``; ON_NO_GPU where it is NumPy's."""
+    return processors(array.data.device_id) if is_cupy(array) else ON_NO_GPU
 
 
 def capturing(stream: Any) -> bool:

@@ -44,14 +44,14 @@ def image(x: Array, shape: tuple[int, ...]) -> Array:
     return xp.moveaxis(xp.empty((n, h, w, c), x.dtype), -1, 1)
 
 
-def _steps(array: Array) -> list[int]:
+def steps(array: Array) -> list[int]:
     """Elements, not bytes, from one index to the next along each axis."""
     return [stride // array.itemsize for stride in array.strides]
 
 
 def image_steps(name: str, array: Array) -> dict[str, int]:
     """A kernel's arguments ``name_n`` to ``name_w``: the steps along the axes of an image."""
-    return {f"{name}_{axis}": step for axis, step in zip("nchw", _steps(array), strict=True)}
+    return {f"{name}_{axis}": step for axis, step in zip("nchw", steps(array), strict=True)}
 
 
 def needs_wide_offsets(*arrays: Array) -> bool:
@@ -61,7 +61,7 @@ def needs_wide_offsets(*arrays: Array) -> bool:
 
 def lies_as(array: Array, x: Array) -> bool:
     """Whether ``array`` has x's shape, and its elements lie as those of ``x``."""
-    return array.shape == x.shape and _steps(array) == _steps(x)
+    return array.shape == x.shape and steps(array) == steps(x)
 
 
 def in_layout_of(array: Array, x: Array) -> Array:

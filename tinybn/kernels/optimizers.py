@@ -3,21 +3,25 @@
 The kernel gets a table of addresses, a row for each role (parameter, gradient,
 state) and a column for each tensor, and a list of tiles: which tensor a
 program works on, and from which element.
+
+Sums of products are written as fused multiply-adds: left to the compiler, it may fuse another
+product where a captured step reads its numbers from memory, and round differently.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import triton
 import triton.language as tl
 
+from . import recording
 from .arrays import Array, namespace
-from .common import KernelObject, accumulator, scalar
+from .common import KernelObject, accumulator, scalar, value_of
 from .gpu import is_cupy
 from .launch import ON_HOST, Launcher, pointer
 
@@ -57,19 +61,20 @@ def sgd_kernel(
     if MAXIMIZE:
         g = -g
     if DECAY:  # 0·∞ would be NaN
-        g = g + weight_decay * p
+        g = tl.fma(value_of(weight_decay), p, g)
     if MOMENTUM:
+        momentum = value_of(momentum)
         b_at, b = load_from(table_ptr, 2, tensors, tensor, i, mask, TYPE, ACC)
         if FIRST:
             b = g
         else:
-            b = momentum * b + share * g
+            b = tl.fma(momentum, b, value_of(share) * g)
         tl.store(b_at, b.to(TYPE), mask=mask)
         if NESTEROV:
-            g = g + momentum * b
+            g = tl.fma(momentum, b, g)
         else:
             g = b
-    tl.store(p_at, (p - lr * g).to(TYPE), mask=mask)
+    tl.store(p_at, tl.fma(-value_of(lr), g, p).to(TYPE), mask=mask)
 
 
 @triton.jit
@@ -87,20 +92,22 @@ def adam_kernel(
         g = -g
     if DECAY:
         if DECOUPLED:
-            p = p * (1.0 - decay)
+            p = p * (1.0 - value_of(decay))
         else:
-            g = g + decay * p
-    m = beta1 * m + rest1 * g
-    v = beta2 * v + rest2 * g * g
+            g = tl.fma(value_of(decay), p, g)
+    m = tl.fma(value_of(beta1), m, value_of(rest1) * g)
+    v = tl.fma(value_of(beta2), v, value_of(rest2) * g * g)
     tl.store(m_at, m.to(TYPE), mask=mask)
     tl.store(v_at, v.to(TYPE), mask=mask)
+    root_correction = value_of(root_correction)
+    eps = value_of(eps)
     if ACC == tl.float64:
         root = tl.sqrt(v)
         ratio = m / (root / root_correction + eps)
     else:
         root = tl.sqrt_rn(v)
         ratio = tl.div_rn(m, tl.div_rn(root, root_correction) + eps)
-    tl.store(p_at, (p - step_size * ratio).to(TYPE), mask=mask)
+    tl.store(p_at, tl.fma(-value_of(step_size), ratio, p).to(TYPE), mask=mask)
 
 
 @functools.lru_cache(maxsize=64)
@@ -114,7 +121,7 @@ def _tables(
     """
     tiles = [(t, start) for t, size in enumerate(sizes) for start in range(0, size, block)]
     arrays = (np.array(addresses, np.int64), np.array(tiles, np.int64), np.array(sizes, np.int64))
-    return tuple(xp.asarray(a) for a in arrays)
+    return tuple(recording.upload(xp, a) for a in arrays)
 
 
 class _OptimizerKernel(KernelObject):
@@ -139,6 +146,26 @@ class _OptimizerKernel(KernelObject):
             table, tiles, size = _tables(namespace(first), device, addresses, sizes, self.block)
             yield dtype, len(tiles), self._shared(table, tiles, size, len(group), dtype)
 
+    def _run(
+        self, roles: Sequence[Sequence[Array]], options: Callable[..., dict[str, Any]],
+        numbers: dict[str, Any],
+    ) -> Callable[..., None]:  # fmt: skip
+        """Launch; what is returned gives a recorded step's replays other numbers."""
+        recorded = recording.current()
+        writers = []
+        for dtype, tiles, shared in self._launches(*roles):
+            arguments = options(dtype, **numbers)
+            if recorded is not None:
+                arguments, write = recorded.numbers(arguments)
+                writers.append((dtype, write))
+            self.launcher((tiles,), **shared, **arguments)
+
+        def again(**numbers: Any) -> None:
+            for dtype, write in writers:
+                write(options(dtype, **numbers))
+
+        return again
+
     def _shared(self, table, tiles, sizes, tensors, dtype) -> dict[str, Any]:
         return dict(
             table_ptr=table, tiles_ptr=tiles, sizes_ptr=sizes, tensors=tensors,
@@ -151,29 +178,31 @@ class _OptimizerKernel(KernelObject):
 
 
 class SgdStep(_OptimizerKernel):
-    """SGD with momentum on many tensors. Arguments: ``reference.sgd_step``."""
+    """SGD with momentum on many tensors. Arguments: ``reference.sgd_step``.
+
+    Returns what, called with other numbers, writes them for the next replay of a recorded step.
+    """
 
     launcher = Launcher(sgd_kernel)
 
-    def _options(self, dtype, buffers, lr, momentum, dampening, decay, nesterov, maximize, first):
+    @staticmethod
+    def _options(
+        dtype, buffered, lr, momentum, dampening, weight_decay, nesterov, maximize, first_step
+    ):
         return dict(
             lr=scalar(lr, dtype), momentum=scalar(momentum, dtype),
-            share=scalar(1 - dampening, dtype), weight_decay=scalar(decay, dtype),
-            DECAY=decay != 0, MOMENTUM=buffers, NESTEROV=nesterov, MAXIMIZE=maximize, FIRST=first,
+            share=scalar(1 - dampening, dtype), weight_decay=scalar(weight_decay, dtype),
+            DECAY=weight_decay != 0, MOMENTUM=buffered, NESTEROV=nesterov, MAXIMIZE=maximize,
+            FIRST=first_step,
         )  # fmt: skip
 
     def __call__(
-        self, params: Sequence[Array], grads: Sequence[Array], buffers: Sequence[Array] | None, *,
-        lr: float, momentum: float, dampening: float, weight_decay: float, nesterov: bool,
-        maximize: bool, first_step: bool,
-    ) -> None:  # fmt: skip
+        self, params: Sequence[Array], grads: Sequence[Array], buffers: Sequence[Array] | None,
+        **numbers: Any,
+    ) -> Callable[..., None]:  # fmt: skip
         roles = (params, grads) if buffers is None else (params, grads, buffers)
-        for dtype, tiles, shared in self._launches(*roles):
-            options = self._options(
-                dtype, buffers is not None, lr, momentum, dampening, weight_decay, nesterov,
-                maximize, first_step,
-            )  # fmt: skip
-            self.launcher((tiles,), **shared, **options)
+        options = functools.partial(self._options, buffered=buffers is not None)
+        return self._run(roles, options, numbers)
 
     def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> Mapping[str, Any]:
         options = self._options(dtype, True, 0.1, 0.9, 0.0, 0.0, True, False, False)
@@ -181,30 +210,26 @@ class SgdStep(_OptimizerKernel):
 
 
 class AdamStep(_OptimizerKernel):
-    """Adam or AdamW on many tensors. Arguments: ``reference.adam_step``."""
+    """Adam or AdamW on many tensors. Arguments: ``reference.adam_step``; returns as SgdStep."""
 
     launcher = Launcher(adam_kernel)
 
-    def _options(self, dtype, step, lr, beta1, beta2, eps, decay, decoupled, maximize):
+    @staticmethod
+    def _options(dtype, step, lr, beta1, beta2, eps, weight_decay, decoupled, maximize):
         return dict(
             step_size=scalar(lr / (1 - beta1**step), dtype),
             root_correction=scalar((1 - beta2**step) ** 0.5, dtype),
             beta1=scalar(beta1, dtype), rest1=scalar(1 - beta1, dtype),
             beta2=scalar(beta2, dtype), rest2=scalar(1 - beta2, dtype), eps=scalar(eps, dtype),
-            decay=scalar(lr * decay if decoupled else decay, dtype),
-            DECAY=decay != 0, DECOUPLED=decoupled, MAXIMIZE=maximize,
+            decay=scalar(lr * weight_decay if decoupled else weight_decay, dtype),
+            DECAY=weight_decay != 0, DECOUPLED=decoupled, MAXIMIZE=maximize,
         )  # fmt: skip
 
     def __call__(
         self, params: Sequence[Array], grads: Sequence[Array], exp_avgs: Sequence[Array],
-        exp_avg_sqs: Sequence[Array], *, step: int, lr: float, beta1: float, beta2: float,
-        eps: float, weight_decay: float, decoupled: bool, maximize: bool,
-    ) -> None:  # fmt: skip
-        for dtype, tiles, shared in self._launches(params, grads, exp_avgs, exp_avg_sqs):
-            options = self._options(
-                dtype, step, lr, beta1, beta2, eps, weight_decay, decoupled, maximize
-            )
-            self.launcher((tiles,), **shared, **options)
+        exp_avg_sqs: Sequence[Array], **numbers: Any,
+    ) -> Callable[..., None]:  # fmt: skip
+        return self._run((params, grads, exp_avgs, exp_avg_sqs), self._options, numbers)
 
     def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> Mapping[str, Any]:
         options = self._options(dtype, 2, 0.1, 0.9, 0.999, 1e-8, 0.1, True, False)

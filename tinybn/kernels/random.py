@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 
 from .arrays import Array
-from .common import KernelObject, accumulator, scalar
+from .common import KernelObject, accumulator, scalar, value_of
+from .gpu import is_cupy
 from .launch import Launcher
 
 BLOCKS = 256  # Philox blocks, of four words, a program
@@ -26,11 +27,11 @@ BLOCKS = 256  # Philox blocks, of four words, a program
 def philox_words(seed, offset, stream, BLOCKS: tl.constexpr):
     """This program's 4·BLOCKS words, and the elements they belong to."""
     first = tl.program_id(0).to(tl.int64) * BLOCKS
-    counter = offset + first + tl.arange(0, BLOCKS)
+    counter = value_of(offset) + first + tl.arange(0, BLOCKS)
     low = counter.to(tl.uint32)
     high = (counter >> 32).to(tl.uint32)
     zero = low * 0
-    a, b, c, d = tl.philox(seed, low, high, zero + stream, zero)
+    a, b, c, d = tl.philox(value_of(seed), low, high, zero + stream, zero)
     # join pairs along a new last axis: [[a, b], [c, d]] for each block, in order.
     words = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [4 * BLOCKS])
     return words, first * 4 + tl.arange(0, 4 * BLOCKS)
@@ -54,6 +55,11 @@ def dropout_kernel(
     tl.store(y_ptr + i, y.to(y_ptr.dtype.element_ty), mask=i < n)
 
 
+def _counter(number: Any) -> Any:
+    """A number as an argument; in a recorded step it is an array, read at each replay."""
+    return number if is_cupy(number) else np.int64(number)
+
+
 class _RandomKernel(KernelObject):
     """Args: blocks: Philox blocks, of four words, a program; a power of two."""
 
@@ -73,8 +79,8 @@ class Philox(_RandomKernel):
         return dict(
             out_ptr=out,
             n=out.size,
-            seed=np.int64(seed),
-            offset=np.int64(offset),
+            seed=_counter(seed),
+            offset=_counter(offset),
             stream=stream,
             BLOCKS=self.blocks,
         )
@@ -93,7 +99,7 @@ class Dropout(_RandomKernel):
 
     def _arguments(self, x, y, p, seed, offset):
         return dict(
-            x_ptr=x, y_ptr=y, n=x.size, seed=np.int64(seed), offset=np.int64(offset),
+            x_ptr=x, y_ptr=y, n=x.size, seed=_counter(seed), offset=_counter(offset),
             p=np.float32(p), scale=scalar(0.0 if p == 1 else 1 / (1 - p), x.dtype),
             BLOCKS=self.blocks, **accumulator(x.dtype),
         )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, DTypeError, TinyBNError
+from ..kernels import recording
 from ..tensor import Tensor
 from ..tensor.device import Device, as_device
 from ..tensor.dtypes import as_dtype, is_float
@@ -62,6 +63,10 @@ class Module:
             raise DTypeError(
                 f"{type(self).__name__} was given a NumPy array; wanted a Tensor: tb.as_tensor(x)"
             )
+        recorded = recording.current()
+        if recorded is not None:
+            training = self.training
+            recorded.guard(lambda: self.training == training)
         result = self.forward(*args, **kwargs)
         for hook in list(self._forward_hooks):
             replaced = hook(self, args, result)

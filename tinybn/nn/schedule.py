@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import ArgumentError, StateError
+from ..kernels import recording
 from .optim import Optimizer
 
 Options = dict[str, Any]
@@ -50,6 +51,9 @@ class Schedule:
     def step(self) -> None:
         """Go on to the next step's options. Call it after ``optimizer.step()``."""
         self._set(self.last_epoch + 1)
+        recorded = recording.current()
+        if recorded is not None:
+            recorded.on_replay(self.step)
 
     def get_last_lr(self) -> list[float]:
         """Each group's learning rate as it is set now."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ShapeError, TapeError
+from ..kernels import recording
 from ..kernels.arrays import Array
 from ..kernels.gpu import is_cupy
 from .device import CPU, Device, as_device, device_of
@@ -119,10 +120,12 @@ class Conversions:
     def _number(self: Tensor, name: str) -> Any:
         if self.size != 1:
             raise ShapeError(f"{name} needs a tensor of one element, not of shape {self.shape}")
+        recording.check_host_read(name, self.data)
         return self.data.item()
 
     def tolist(self: Tensor) -> Any:
         """The elements as nested lists of Python numbers; a number for no dimensions."""
+        recording.check_host_read("tolist()", self.data)
         return self.data.tolist()
 
     def astype(self: Tensor, dtype: Any) -> Tensor:

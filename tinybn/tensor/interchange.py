@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ArgumentError, DTypeError, ShapeError
+from ..kernels import recording
 from ..kernels.arrays import Array
 from ..kernels.gpu import is_cupy
 from .device import CPU, Device, array_module, default_device, device_of, use
@@ -87,6 +88,7 @@ def move(array: Array, device: Device) -> Array:
     """Return ``array`` on ``device``: itself if it is there, else a copy."""
     if device_of(array) == device:
         return array
+    recording.check_copy(array, device)
     if device == CPU:
         return array.get(order="A")
     module = array_module(device)

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, StateError
+from ..errors import ArgumentError, CaptureError, StateError
+from ..kernels import recording
 from .device import Device, as_device
 
 _NUMBERS_PER_COUNTER = 4  # a Philox-4x32 counter gives four 32-bit numbers
@@ -47,8 +48,26 @@ class Generator:
             self.seed, self.offset = seed, 0
         return self
 
-    def reserve(self, n: int) -> tuple[int, int]:
-        """Set aside the counters that ``n`` numbers use; return the seed and the first counter."""
+    def reserve(self, n: int) -> tuple[Any, Any]:
+        """Set aside the counters that ``n`` numbers use; return the seed and the first counter.
+
+        While a step is recorded for replays on a GPU, both are arrays there, which each replay
+        finds renewed.
+        """
+        numbers = self._advance(n)
+        recorded = recording.current()
+        if recorded is None or self.device.type == "cpu":
+            return numbers
+        places = [recorded.number(np.int64(value)) for value in numbers]
+
+        def again() -> None:
+            for (_, write), value in zip(places, self._advance(n)):
+                write(np.int64(value))
+
+        recorded.on_replay(again)
+        return places[0][0], places[1][0]
+
+    def _advance(self, n: int) -> tuple[int, int]:
         with self._lock:
             first = self.offset
             self.offset += -(-n // _NUMBERS_PER_COUNTER)
@@ -56,7 +75,12 @@ class Generator:
 
     def next_seed(self) -> int:
         """Draw a number in [0, 2**63) from the stream, to seed a generator on the host with."""
-        seed, offset = self.reserve(1)
+        if recording.current() is not None:
+            raise CaptureError(
+                "random numbers that the host makes (randint, randperm, a shuffled loader) would "
+                "be the same in each replay of a captured step; wanted them made before it"
+            )
+        seed, offset = self._advance(1)
         # NumPy's Philox-4x64 on the same counter; the key's second word keeps
         # these draws apart from any others made with this seed.
         bits = np.random.Philox(key=[seed, _SEED_STREAM], counter=[offset, 0, 0, 0])

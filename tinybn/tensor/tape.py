@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, TapeError
+from ..kernels import recording
 from ..kernels.arrays import namespace
 from .device import elsewhere, use
 from .dtypes import is_float
@@ -320,8 +321,14 @@ def _copied(array: Array) -> Array:
 
 def _accumulate(tensor: Tensor, part: Array, owned: bool) -> None:
     """Add ``part`` to ``tensor.grad``."""
+    recorded = recording.current()
+    if recorded is not None:
+        recorded.leaf(tensor)
     if tensor.grad is None:
         tensor.grad = _tensor_type.wrap(part if owned else _copied(part))
+    elif recorded is not None and recorded.capturing:
+        # A replay adds to the same memory, so it must be what the next one finds.
+        tensor.grad.data[...] = _added(tensor.grad.data, False, part)
     else:
         # Not in place: the user may hold the old gradient by another name.
         tensor.grad = _tensor_type.wrap(_added(tensor.grad.data, False, part))

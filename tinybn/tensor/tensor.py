@@ -278,7 +278,7 @@ class Tensor(TensorMethods):
             raise ShapeError(
                 f"the truth of a tensor of shape {self.shape} is ambiguous; use .any() or .all()"
             )
-        return bool(self._data.item() != 0)
+        return bool(self._number("bool()") != 0)
 
     def __float__(self) -> float:
         return float(self._number("float()"))
@@ -292,7 +292,7 @@ class Tensor(TensorMethods):
                 f"only an integer tensor of one element is an index, not {self.dtype.name} of "
                 f"shape {self.shape}"
             )
-        return int(self._data.item())
+        return int(self._number("an index"))
 
     def __contains__(self, value: Any) -> bool:
         return bool((self == value).any())

@@ -15,16 +15,15 @@ from ..arrays import Array, accumulation_dtype
 from ..common import KernelObject, accumulator, scalar
 from ..launch import Launcher, Options
 from ..layout import Channels
+from ..workspace import Workspace, workspace
 from .backward import batch_norm_backward_kernel
 from .forward import batch_norm_forward_kernel
 from .normalize import batch_norm_normalize_kernel
 from .plan import REGISTERS, Plan, make_plan, power_of_two
-from .workspace import Workspace, workspace
 
 NORMALIZED = 2048  # float32 values of a tile where nothing is held
 MERGED = 1024  # values that a program merges at once
 REGISTER_FILE = 2**16  # of a multiprocessor; a thread has 255 at most
-ON_NO_GPU = 2  # multiprocessors of the interpreter: enough to split a channel
 COMPILED_FOR = 132  # multiprocessors where only compiling: an H100's
 Launch = tuple[tuple[int, ...], Options, dict[str, Any]]
 
@@ -64,7 +63,7 @@ class _BatchNormKernel(KernelObject):
     def _processors(self, x: Array, compiling: bool) -> int:
         if compiling:
             return COMPILED_FOR
-        return gpu.processors(x.data.device_id) if gpu.is_cupy(x) else ON_NO_GPU
+        return gpu.processors_of(x)
 
     def _launches(
         self, x: Array, arguments: dict[str, Any], compiling: bool = False

@@ -1,9 +1,13 @@
-"""Convolution as a matrix product whose left factor is gathered, not written (implicit GEMM).
+"""Convolution as a matrix product whose one factor is gathered, not written (implicit GEMM).
 
-Rows are the pixels of the result, columns its channels, and the sum runs over the taps and
-channels of what is read. Forward, pixel p reads p·stride − before + tap·dilation. The gradient of
-the input turns that around: pixel p reads the windows at (p + before − tap·dilation) / stride,
-where stride divides it. Each group of channels is a product of its own.
+Results are pixels × channels, and each is a sum over the taps and channels of what is read.
+Forward, pixel p reads p·stride − before + tap·dilation. The gradient of the input turns that
+around: pixel p reads the windows at (p + before − tap·dilation) / stride, where stride divides
+it. Each group of channels is a product of its own.
+
+Tiles are [pixels, channels]. Triton sees that channels lie side by side in channels-last memory
+and gives them to neighbouring threads; of pixels, whose addresses come of divisions, it sees
+nothing and takes the first axis, which is theirs: NCHW's loads and stores are coalesced too.
 """
 
 from __future__ import annotations
@@ -17,66 +21,113 @@ def source(p, tap, SHIFT: tl.constexpr, STRIDE: tl.constexpr, DILATION: tl.const
            TRANSPOSED: tl.constexpr):  # fmt: skip
     """Along one axis: where pixels ``p`` read for each ``tap``, and whether that is inside."""
     if TRANSPOSED:
-        at = (p + SHIFT)[:, None] - (tap * DILATION)[None, :]
+        at = p + SHIFT - tap * DILATION
         window = at // STRIDE
         return window, (at >= 0) & (window * STRIDE == at) & (window < SIZE)
     else:
-        at = (p * STRIDE - SHIFT)[:, None] + (tap * DILATION)[None, :]
+        at = p * STRIDE - SHIFT + tap * DILATION
         return at, (at >= 0) & (at < SIZE)
+
+
+@triton.jit
+def pixels_of(row, PIXELS, OUT_W, WIDE: tl.constexpr):
+    """The image, line and column of row numbers of the result."""
+    n = row // PIXELS
+    h = (row % PIXELS // OUT_W).to(tl.int32)
+    w = (row % OUT_W).to(tl.int32)  # rows are OUT_W apart, and so are images
+    if not WIDE:
+        n = n.to(tl.int32)
+    return n, h, w
+
+
+@triton.jit
+def gathered(
+    x_ptr, n, h, w, inside, channel, tap, real, H, W, x_n, x_c, x_h, x_w,
+    KW: tl.constexpr, BEFORE_H: tl.constexpr, BEFORE_W: tl.constexpr,
+    STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, DILATION_H: tl.constexpr,
+    DILATION_W: tl.constexpr, TRANSPOSED: tl.constexpr, ONE_TAP: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """x where each pixel (n, h, w) reads it for each channel and tap; 0 outside the image.
+
+    With ONE_TAP ``tap`` is a number, the same for all channels, and where a pixel reads needs
+    finding only once for all of them.
+    """
+    tap_h, tap_w = tap // KW, tap % KW
+    if not ONE_TAP:
+        h, tap_h = h[:, None], tap_h[None, :]
+        w, tap_w = w[:, None], tap_w[None, :]
+    from_h, inside_h = source(h, tap_h, BEFORE_H, STRIDE_H, DILATION_H, H, TRANSPOSED)
+    from_w, inside_w = source(w, tap_w, BEFORE_W, STRIDE_W, DILATION_W, W, TRANSPOSED)
+    if WIDE:
+        channel = channel.to(tl.int64)
+        from_h = from_h.to(tl.int64)
+        from_w = from_w.to(tl.int64)
+    if ONE_TAP:
+        at = (n * x_n + from_h * x_h + from_w * x_w)[:, None] + (channel * x_c)[None, :]
+        mask = (inside & inside_h & inside_w)[:, None] & real[None, :]
+    else:
+        at = (n * x_n)[:, None] + (channel * x_c)[None, :] + from_h * x_h + from_w * x_w
+        mask = inside_h & inside_w & inside[:, None] & real[None, :]
+    return tl.load(x_ptr + at, mask=mask, other=0.0)
+
+
+@triton.jit
+def channels_and_taps(k, CHANNELS, TAPS: tl.constexpr, TAPS_FIRST: tl.constexpr):
+    """What term number ``k`` multiplies: what lies side by side in memory comes in turn."""
+    if TAPS_FIRST:
+        return k // TAPS, k % TAPS
+    else:
+        return k % CHANNELS, k // CHANNELS
 
 
 @triton.jit
 def conv2d_gather_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, M, CHANNELS_OUT, CHANNELS_IN, H, W, OUT_H, OUT_W,
-    x_n, x_c, x_h, x_w, y_n, y_c, y_h, y_w, weight_out, weight_in, weight_group,
+    x_n, x_c, x_h, x_w, y_n, y_c, y_h, y_w, weight_out, weight_in, weight_tap,
+    weight_group,
     KW: tl.constexpr, TAPS: tl.constexpr, BEFORE_H: tl.constexpr, BEFORE_W: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, DILATION_H: tl.constexpr,
     DILATION_W: tl.constexpr, TRANSPOSED: tl.constexpr, TAPS_FIRST: tl.constexpr,
-    WIDE: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    ONE_TAP: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     group = tl.program_id(2)
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    out = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    pixels = OUT_H * OUT_W
-    n = row // pixels
-    h = row % pixels // OUT_W
-    w = row % OUT_W  # rows are OUT_W apart, and so are images
+    tile = tl.program_id(0)
     if WIDE:
-        n = n.to(tl.int64)
         group = group.to(tl.int64)
-    x_row = n * x_n + group * CHANNELS_IN * x_c
+        tile = tile.to(tl.int64)
+    row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    out = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = row < M
+    n, h, w = pixels_of(row, OUT_H * OUT_W, OUT_W, WIDE)
+    x_group = x_ptr + group * CHANNELS_IN * x_c
     weight_column = out * weight_out + group * weight_group
     total = tl.zeros([BLOCK_M, BLOCK_N], ACC)
     K = CHANNELS_IN * TAPS
     for start in range(0, K, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        # What lies side by side in memory is read side by side: taps in NCHW, else channels.
-        if TAPS_FIRST:
-            channel = k // TAPS
-            tap = k % TAPS
+        if ONE_TAP:
+            channel = start % CHANNELS_IN + tl.arange(0, BLOCK_K)
+            tap = start // CHANNELS_IN
+            real = channel < CHANNELS_IN
         else:
-            channel = k % CHANNELS_IN
-            tap = k // CHANNELS_IN
-        from_h, inside_h = source(h, tap // KW, BEFORE_H, STRIDE_H, DILATION_H, H, TRANSPOSED)
-        from_w, inside_w = source(w, tap % KW, BEFORE_W, STRIDE_W, DILATION_W, W, TRANSPOSED)
-        mask = inside_h & inside_w & (row < M)[:, None] & (k < K)[None, :]
-        if WIDE:
-            from_h = from_h.to(tl.int64)
-            channel = channel.to(tl.int64)
-        at = x_row[:, None] + (channel * x_c)[None, :] + from_h * x_h + from_w * x_w
-        left = tl.load(x_ptr + at, mask=mask, other=0.0)
-        at = (channel * weight_in + tap)[:, None] + weight_column[None, :]
-        mask = (k < K)[:, None] & (out < CHANNELS_OUT)[None, :]
-        right = tl.load(weight_ptr + at, mask=mask, other=0.0)
+            k = start + tl.arange(0, BLOCK_K)
+            channel, tap = channels_and_taps(k, CHANNELS_IN, TAPS, TAPS_FIRST)
+            real = k < K
+        x = gathered(
+            x_group, n, h, w, inside, channel, tap, real, H, W, x_n, x_c, x_h, x_w, KW, BEFORE_H,
+            BEFORE_W, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W, TRANSPOSED, ONE_TAP, WIDE,
+        )  # fmt: skip
+        at = (channel * weight_in + tap * weight_tap)[:, None] + weight_column[None, :]
+        mask = real[:, None] & (out < CHANNELS_OUT)[None, :]
+        weight = tl.load(weight_ptr + at, mask=mask, other=0.0)
         if UPCAST:
-            left = left.to(ACC)
-            right = right.to(ACC)
-        total = tl.dot(left, right, total, input_precision=PRECISION, out_dtype=ACC)
+            x = x.to(ACC)
+            weight = weight.to(ACC)
+        total = tl.dot(x, weight, total, input_precision=PRECISION, out_dtype=ACC)
+    channel = group * CHANNELS_OUT + out
     if bias_ptr is not None:
-        at = group * CHANNELS_OUT + out
-        total += tl.load(bias_ptr + at, mask=out < CHANNELS_OUT, other=0.0).to(ACC)[None, :]
-    y_row = n * y_n + h * y_h + w * y_w
-    at = y_row[:, None] + ((group * CHANNELS_OUT + out) * y_c)[None, :]
-    mask = (row < M)[:, None] & (out < CHANNELS_OUT)[None, :]
+        bias = tl.load(bias_ptr + channel, mask=out < CHANNELS_OUT, other=0.0).to(ACC)
+        total += bias[None, :]
+    at = (n * y_n + h * y_h + w * y_w)[:, None] + (channel * y_c)[None, :]
+    mask = inside[:, None] & (out < CHANNELS_OUT)[None, :]
     tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=mask)

@@ -12,14 +12,14 @@ from .. import gpu
 from ..arrays import Array, accumulation_dtype, namespace
 from ..common import KernelObject, accumulator, power_of_two
 from ..launch import Launcher, Options
-from ..layout import image_steps, needs_wide_offsets
-from ..precision import input_precision
+from ..layout import image_steps, needs_wide_offsets, steps
+from ..precision import precision_of
 from ..windows import Windows, by_axis
+from ..workspace import NO_PARTS, room_for_parts
 from .gather import conv2d_gather_kernel
 from .weight import conv2d_weight_kernel
 
 SMALLEST = 16  # side of a tile that tensor cores multiply
-ON_NO_GPU = 2  # multiprocessors of the interpreter: enough for parts
 PART_ROWS = 512  # pixels that are worth a program of their own
 
 
@@ -37,13 +37,15 @@ class _ConvKernel(KernelObject):
     ) -> None:
         self.block_m, self.block_n, self.block_k = block_m, block_n, block_k
 
-    def _tiles(self, rows: int, columns: int, terms: int, dtype: np.dtype) -> dict[str, int]:
-        """As large as fit registers, no larger than the product; float64 takes twice the room."""
+    def _tiles(
+        self, rows: int, columns: int, terms: int, dtype: np.dtype, most: tuple[int, int, int]
+    ) -> dict[str, int]:
+        """At most ``most``, no larger than the product; float64 takes twice the room."""
         wide = accumulation_dtype(dtype).itemsize // 4
         return dict(
-            BLOCK_M=self.block_m or max(SMALLEST, power_of_two(rows, 64)),
-            BLOCK_N=self.block_n or max(SMALLEST, power_of_two(columns, 64 // wide)),
-            BLOCK_K=self.block_k or max(SMALLEST, power_of_two(terms, 64 // dtype.itemsize)),
+            BLOCK_M=self.block_m or max(SMALLEST, power_of_two(rows, most[0])),
+            BLOCK_N=self.block_n or max(SMALLEST, power_of_two(columns, most[1] // wide)),
+            BLOCK_K=self.block_k or max(SMALLEST, power_of_two(terms, most[2])),
         )
 
     def _shared(self, windows: Windows, *arrays: Array) -> dict[str, Any]:
@@ -54,7 +56,7 @@ class _ConvKernel(KernelObject):
             **by_axis(BEFORE=windows.before, STRIDE=windows.stride, DILATION=windows.dilation),
             WIDE=needs_wide_offsets(*arrays),
             # The interpreter cannot multiply bfloat16; float64 has one precision.
-            UPCAST=not gpu.is_cupy(arrays[0]), PRECISION=_precision(dtype), **accumulator(dtype),
+            UPCAST=not gpu.is_cupy(arrays[0]), PRECISION=precision_of(dtype), **accumulator(dtype),
         )  # fmt: skip
 
 
@@ -68,18 +70,25 @@ class _GatherKernel(_ConvKernel):
         n, channels_out, *out = y.shape
         channels_out, channels_in = channels_out // groups, x.shape[1] // groups
         taps, rows = windows.taps, n * out[0] * out[1]
-        # weight is [O, C/g, taps]; the gradient of the input sums over O.
-        o, c = weight.shape[1] * taps, taps
-        weight_out, weight_in = (c, o) if transposed else (o, c)
-        x_steps = image_steps("x", x)
+        most = (64, 64, 128 // x.dtype.itemsize)
+        if precision_of(x.dtype) == "tf32x3":  # which takes three times the registers
+            most = (32, 64, 32) if channels_out > 32 else (128, 32, 16)
+        tiles = self._tiles(rows, channels_out, channels_in * taps, x.dtype, most)
+        order = _order(x, channels_in, tiles["BLOCK_K"])
+        # [groups, O/groups, C/groups, taps]; the gradient of the input sums over O.
+        filters = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], taps)
+        if transposed:
+            filters = filters.swapaxes(1, 2)
+        if order["ONE_TAP"]:  # whose terms are read side by side
+            filters = namespace(x).ascontiguousarray(filters.transpose(0, 3, 1, 2))
+            filters = filters.transpose(0, 2, 3, 1)
+        group, of_out, of_in, of_tap = steps(filters)
         return dict(
-            x_ptr=x, weight_ptr=weight, bias_ptr=bias, y_ptr=y, M=rows, CHANNELS_OUT=channels_out,
+            x_ptr=x, weight_ptr=filters, bias_ptr=bias, y_ptr=y, M=rows, CHANNELS_OUT=channels_out,
             CHANNELS_IN=channels_in, H=x.shape[2], W=x.shape[3], OUT_H=out[0], OUT_W=out[1],
-            **x_steps, **image_steps("y", y), weight_out=weight_out, weight_in=weight_in,
-            weight_group=weight.size // groups, TRANSPOSED=transposed,
-            TAPS_FIRST=x_steps["x_c"] != 1 or channels_in == 1,
-            **self._shared(windows, x, y, weight),
-            **self._tiles(rows, channels_out, channels_in * taps, x.dtype),
+            **image_steps("x", x), **image_steps("y", y), weight_out=of_out, weight_in=of_in,
+            weight_tap=of_tap, weight_group=group, TRANSPOSED=transposed,
+            **self._shared(windows, x, y, weight), **order, **tiles,
         )  # fmt: skip
 
     def _run(self, groups: int, arguments: Mapping[str, Any]) -> None:
@@ -130,56 +139,64 @@ class Conv2dBackwardWeight(_ConvKernel):
     launcher = Launcher(conv2d_weight_kernel)
 
     def _arguments(
-        self, dy: Array, x: Array, dweight: Array, windows: Windows, groups: int, processors: int
-    ) -> tuple[tuple[int, ...], dict[str, Any]]:
+        self, dy: Array, x: Array, dweight: Array, windows: Windows, groups: int
+    ) -> tuple[tuple[int, int], dict[str, Any]]:
         """The grid, and the arguments but for where the parts' sums go."""
         n, channels_out, *out = dy.shape
         channels_out, channels_in = channels_out // groups, x.shape[1] // groups
         rows, terms = n * out[0] * out[1], channels_in * windows.taps
-        tiles = self._tiles(channels_out, terms, rows, x.dtype)
+        most = (64, 32, 32 if terms > SMALLEST else 128)
+        tiles = self._tiles(channels_out, terms, rows, x.dtype, most)
         tiles_k = triton.cdiv(terms, tiles["BLOCK_N"])
         count = triton.cdiv(channels_out, tiles["BLOCK_M"]) * tiles_k
+        processors = gpu.processors_of(x)
         parts = max(1, min(2 * processors // (count * groups), rows // PART_ROWS))
         part_rows = triton.cdiv(triton.cdiv(rows, parts), tiles["BLOCK_K"]) * tiles["BLOCK_K"]
-        return (count, triton.cdiv(rows, part_rows), groups), dict(
-            dy_ptr=dy, x_ptr=x, M=rows, CHANNELS_OUT=channels_out, CHANNELS_IN=channels_in,
-            H=x.shape[2], W=x.shape[3], OUT_H=out[0], OUT_W=out[1],
-            **image_steps("x", x), **image_steps("dy", dy),
-            part_rows=part_rows, part_size=dweight.size, tiles_k=tiles_k,
-            **self._shared(windows, x, dy), **tiles,
+        parts = triton.cdiv(rows, part_rows)
+        return (count * parts, groups), dict(
+            dy_ptr=dy, x_ptr=x, dweight_ptr=dweight, M=rows, CHANNELS_OUT=channels_out,
+            CHANNELS_IN=channels_in, H=x.shape[2], W=x.shape[3], OUT_H=out[0], OUT_W=out[1],
+            **image_steps("x", x), **image_steps("dy", dy), parts=parts, part_rows=part_rows,
+            tiles_k=tiles_k, **self._shared(windows, x, dy),
+            **_order(x, channels_in, tiles["BLOCK_N"]), **tiles,
         )  # fmt: skip
 
     def __call__(
         self, dy: Array, x: Array, dweight: Array, *, windows: Windows, groups: int
     ) -> None:
-        processors = gpu.processors(x.data.device_id) if gpu.is_cupy(x) else ON_NO_GPU
-        grid, arguments = self._arguments(dy, x, dweight, windows, groups, processors)
-        parts = grid[1]
-        partial = dweight
-        if parts > 1:
-            wide = accumulation_dtype(x.dtype)
-            partial = namespace(x).empty((parts, *dweight.shape), wide)
-        self.launcher(grid, _options(arguments), partial_ptr=partial, **arguments)
-        if parts > 1:
-            dweight[...] = partial.sum(0)
+        grid, arguments = self._arguments(dy, x, dweight, windows, groups)
+        room: Mapping[str, Any] = NO_PARTS
+        if arguments["parts"] > 1:
+            results = arguments["BLOCK_M"] * arguments["BLOCK_N"]
+            room = room_for_parts(x, grid[0] * groups, results)
+        self.launcher(grid, _weight_options(arguments), **arguments, **room)
 
     def launches(
         self, dtype: np.dtype, shape: tuple[int, ...]
     ) -> list[tuple[Mapping[str, Any], Options]]:
         x, weight, _, y, windows = _example(dtype, shape)
-        _, arguments = self._arguments(y, x, weight, windows, 1, ON_NO_GPU)
-        arguments |= dict(partial_ptr=weight, UPCAST=False)
-        return [(arguments, _options(arguments))]
+        _, arguments = self._arguments(y, x, weight, windows, 1)
+        arguments |= dict(UPCAST=False, **room_for_parts(x, 1, 1))
+        return [(arguments, _weight_options(arguments))]
 
 
-def _precision(dtype: np.dtype) -> str:
-    return input_precision() if dtype == np.float32 else "ieee"
+def _order(x: Array, channels: int, block: int) -> dict[str, bool]:
+    """In which order x is read: tap by tap where tiles allow, else by what lies side by side."""
+    one_tap = channels % block == 0
+    nchw = image_steps("x", x)["x_c"] != 1
+    return dict(ONE_TAP=one_tap, TAPS_FIRST=not one_tap and (nchw or channels == 1))
 
 
-def _options(arguments: Mapping[str, Any]) -> Options:
-    elements = arguments["BLOCK_M"] * arguments["BLOCK_N"]
-    # Gathering needs many addresses: no ceiling below what a thread may have.
-    return Options(warps=max(1, min(4, elements // 256)), registers=255)
+def _options(arguments: Mapping[str, Any], warps: int = 4) -> Options:
+    """As many of the warps as the tile has work for; gathering needs many registers."""
+    work = arguments["BLOCK_M"] * arguments["BLOCK_N"] // 128
+    return Options(warps=max(1, min(warps, work)), registers=255)
+
+
+def _weight_options(arguments: Mapping[str, Any]) -> Options:
+    """Larger fragments a warp where each is split in three parts: fewer are split twice."""
+    split = arguments["PRECISION"] == "tf32x3" and arguments["BLOCK_N"] > SMALLEST
+    return _options(arguments, 2 if split else 4)
 
 
 def _example(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[Any, ...]:

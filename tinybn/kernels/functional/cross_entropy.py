@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import ArgumentError, IndexOutOfRange, ShapeError
+from .. import recording
 from ..arrays import Array, accumulation_dtype, contiguous, namespace
 from ..engines import implementation
 from .checks import check_array, check_float, check_same_place
@@ -53,7 +54,7 @@ def cross_entropy_forward(
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: for arguments that do not fit.
         IndexOutOfRange: for a target that is no class (found on the device; on
-            CUDA this waits for the kernel).
+            CUDA this waits for the kernel). In a captured step its loss is NaN instead.
 
     Source: Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7.
     """
@@ -61,7 +62,8 @@ def cross_entropy_forward(
     xp, wide = namespace(logits), accumulation_dtype(logits.dtype)
     rows = logits.shape[0]
     found = CrossEntropyRows(*(xp.empty(rows, wide) for _ in range(4)))
-    invalid = xp.zeros(1, np.int32)
+    # In a recorded step a look at it would be a host read; a loss of NaN tells there.
+    invalid = None if recording.current() is not None else xp.zeros(1, np.int32)
     target = contiguous(target)
     if rows:
         implementation("cross_entropy_forward", logits)(
@@ -70,7 +72,7 @@ def cross_entropy_forward(
             found.loss, found.weight, found.row_max, found.log_sum, invalid,
             ignore_index=int(ignore_index), label_smoothing=float(label_smoothing),
         )  # fmt: skip
-    if int(invalid[0]):
+    if invalid is not None and int(invalid[0]):
         classes = logits.shape[1]
         outside = ((target < 0) | (target >= classes)) & (target != ignore_index)
         raise IndexOutOfRange(
@@ -80,12 +82,36 @@ def cross_entropy_forward(
     return found
 
 
+def weighted_mean(value: Array, weight: Array, dtype: np.dtype) -> tuple[Array, Array]:
+    """Σ value / Σ weight as a 0-d array of ``dtype``, and Σ weight in theirs.
+
+    Args:
+        value, weight: [N], of the same accumulation dtype; N of at least 1.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: for arrays that do not fit.
+    """
+    check_float(value, "value")
+    check_array(weight, "weight", (value.dtype,), str(value.dtype))
+    check_same_place(value, weight, "weight")
+    if value.ndim != 1 or value.shape != weight.shape or not value.size:
+        raise ShapeError(
+            f"value has shape {value.shape} and weight {weight.shape}; wanted [N] and [N] with "
+            "N of at least 1"
+        )
+    xp = namespace(value)
+    mean, divisor = xp.empty((), dtype), xp.empty((), value.dtype)
+    implementation("weighted_mean", value)(contiguous(value), contiguous(weight), mean, divisor)
+    return mean, divisor
+
+
 def cross_entropy_backward(
     grad: Array,
     logits: Array,
     target: Array,
     weight: Array | None,
     found: CrossEntropyRows,
+    divisor: Array | None = None,
     *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
@@ -96,6 +122,7 @@ def cross_entropy_backward(
         grad: the gradient of each row's loss, [N], or [1] for all rows.
         logits, target, weight, ignore_index, label_smoothing: as forward had them.
         found: what forward returned.
+        divisor: what ``grad`` is divided by, [] or [1] in the dtype of ``found``, or None.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: for arguments that do not fit.
@@ -110,7 +137,7 @@ def cross_entropy_backward(
     dlogits = xp.empty_like(logits)
     if logits.shape[0]:
         implementation("cross_entropy_backward", logits)(
-            contiguous(grad), logits, contiguous(target),
+            contiguous(grad), divisor, logits, contiguous(target),
             None if weight is None else contiguous(weight),
             found.row_max, found.log_sum, dlogits,
             ignore_index=int(ignore_index), label_smoothing=float(label_smoothing),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...errors import ArgumentError, DeviceError, ShapeError
 from ..arrays import Array, contiguous
 from ..engines import implementation
 from .checks import check_array, check_float, check_writable, place, same_place
+
+Again = Callable[..., None]
 
 
 def sgd_step(
@@ -22,7 +24,7 @@ def sgd_step(
     nesterov: bool = False,
     maximize: bool = False,
     first_step: bool = False,
-) -> None:
+) -> Again | None:
     """One step of stochastic gradient descent on all ``params``, in place.
 
     g ← grad + weight_decay·p; b ← momentum·b + (1 − dampening)·g;
@@ -33,6 +35,10 @@ def sgd_step(
         buffers: the momentum buffers, updated too, or None for momentum 0.
         first_step: the buffers hold nothing yet: b ← g.
 
+    Returns:
+        On a GPU what is called with other numbers (by keyword, all of them) for the next replay,
+        where the step is recorded.
+
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: before anything is changed.
 
@@ -42,8 +48,8 @@ def sgd_step(
         raise ArgumentError(f"momentum is {momentum} and buffers None; wanted a buffer a param")
     roles = {"grads": grads} if buffers is None else {"grads": grads, "buffers": buffers}
     if not _check(params, **roles):
-        return
-    implementation("sgd_step", params[0])(
+        return None
+    return implementation("sgd_step", params[0])(
         *_contiguous(params, grads), buffers, lr=float(lr), momentum=float(momentum),
         dampening=float(dampening), weight_decay=float(weight_decay), nesterov=bool(nesterov),
         maximize=bool(maximize), first_step=bool(first_step),
@@ -64,13 +70,16 @@ def adam_step(
     weight_decay: float = 0.0,
     decoupled: bool = False,
     maximize: bool = False,
-) -> None:
+) -> Again | None:
     """One step of Adam (AdamW where ``decoupled``) on all ``params``, in place.
 
     Args:
         params, grads: floating arrays of equal shapes and dtypes, on one device.
         exp_avgs, exp_avg_sqs: the two moments, updated too.
         step: the number of this step, from 1.
+
+    Returns:
+        As :func:`sgd_step`.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: before anything is changed.
@@ -81,8 +90,8 @@ def adam_step(
     if step < 1:
         raise ArgumentError(f"step is {step}; wanted 1 for the first step, 2 for the second, …")
     if not _check(params, grads=grads, exp_avgs=exp_avgs, exp_avg_sqs=exp_avg_sqs):
-        return
-    implementation("adam_step", params[0])(
+        return None
+    return implementation("adam_step", params[0])(
         *_contiguous(params, grads), exp_avgs, exp_avg_sqs, step=int(step), lr=float(lr),
         beta1=float(beta1), beta2=float(beta2), eps=float(eps), weight_decay=float(weight_decay),
         decoupled=bool(decoupled), maximize=bool(maximize),

@@ -7,6 +7,7 @@ import numpy as np
 from ...errors import ArgumentError
 from ..arrays import Array, contiguous, namespace
 from ..engines import implementation
+from ..gpu import is_cupy
 from .checks import check_float
 
 
@@ -24,7 +25,8 @@ def random_words(n: int, seed: int, offset: int, stream: int, like: Array) -> Ar
 
     Source: Salmon et al. 2011, doi:10.1145/2063384.2063405.
     """
-    if n < 0 or offset < 0 or not 0 <= seed < 2**63:
+    recorded = is_cupy(seed)  # of a recorded step, whose numbers are the generator's own
+    if n < 0 or not recorded and (offset < 0 or not 0 <= seed < 2**63):
         raise ArgumentError(
             f"n is {n}, offset {offset} and seed {seed}; wanted n and offset at least 0, and a "
             "seed from 0 to 2**63 - 1"

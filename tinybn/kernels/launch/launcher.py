@@ -199,6 +199,7 @@ class Launcher:
         def compiled(ceiling: int) -> Any:
             settings = {
                 "num_warps": options.warps,
+                "num_stages": options.stages,
                 "enable_fp_fusion": True,  # named because Triton 3.10 flips the default
                 "maxnreg": ceiling,
             }

@@ -15,6 +15,7 @@ class Options:
             spills a few to fit one more program on a multiprocessor.
         lifted: the ceiling instead of that where ``registers`` are too few for this version
             of Triton, and some would be spilled.
+        stages: iterations of a loop of products whose loads are under way at once.
         cooperative: the programs wait for each other, so all must run at once;
             the driver refuses a launch whose programs would not fit.
     """
@@ -22,6 +23,7 @@ class Options:
     warps: int = 4
     registers: int = 168
     lifted: int | None = None
+    stages: int = 3
     cooperative: bool = False
 
 

@@ -18,7 +18,8 @@ from .batch_norm import (
     batch_norm_stats_forward,
 )
 from .conv import conv2d_backward_input, conv2d_backward_weight, conv2d_forward
-from .cross_entropy import cross_entropy_backward, cross_entropy_forward
+from .cross_entropy import cross_entropy_backward, cross_entropy_forward, weighted_mean
+from .matmul import linear_backward, matmul
 from .optimizers import adam_step, sgd_step
 from .pool import (
     avg_pool2d_backward,
@@ -45,8 +46,11 @@ __all__ = [
     "cross_entropy_backward",
     "cross_entropy_forward",
     "dropout",
+    "linear_backward",
+    "matmul",
     "max_pool2d_backward",
     "max_pool2d_forward",
     "philox",
     "sgd_step",
+    "weighted_mean",
 ]

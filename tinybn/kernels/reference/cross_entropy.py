@@ -15,7 +15,7 @@ def cross_entropy_forward(
     row_weight: Array,
     row_max: Array,
     log_sum: Array,
-    invalid: Array,
+    invalid: Array | None,
     *,
     ignore_index: int,
     label_smoothing: float,
@@ -23,8 +23,8 @@ def cross_entropy_forward(
     """Softmax and cross-entropy of each row of ``logits`` [N, C] in one pass.
 
     With p = softmax(z), class weights w and smoothing ε:
-    loss = −(1 − ε)·w_t·log p_t − ε/C·Σ_c w_c·log p_c, and 0 where t is ignored
-    (Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7).
+    loss = −(1 − ε)·w_t·log p_t − ε/C·Σ_c w_c·log p_c, 0 where t is ignored and
+    NaN where it is no class (Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7).
     ``row_weight`` gets w_t, 0 where ignored; ``row_max`` and ``log_sum``, with
     log p = (z − row_max) − log_sum, are what backward needs; ``invalid`` [1]
     becomes 1 if a target is neither a class nor ignored.
@@ -32,7 +32,8 @@ def cross_entropy_forward(
     rows, classes = logits.shape
     kept = target != ignore_index
     valid = kept & (target >= 0) & (target < classes)
-    invalid[...] = np.any(kept & ~valid)
+    if invalid is not None:
+        invalid[...] = np.any(kept & ~valid)
     picked = np.where(valid, target, 0)
     w = np.ones(classes) if weight is None else weight.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -44,13 +45,14 @@ def cross_entropy_forward(
         total = -(1 - label_smoothing) * w[picked] * log_p[np.arange(rows), picked]
         if label_smoothing:
             total -= label_smoothing / classes * (w * log_p).sum(axis=1)
-        loss[...] = np.where(valid, total, 0.0)
+        loss[...] = np.where(valid, total, np.where(kept, np.nan, 0.0))
     row_weight[...] = np.where(valid, w[picked], 0.0)
     row_max[...], log_sum[...] = m, log_total
 
 
 def cross_entropy_backward(
     grad: Array,
+    divisor: Array | None,
     logits: Array,
     target: Array,
     weight: Array | None,
@@ -63,9 +65,13 @@ def cross_entropy_backward(
 ) -> None:
     """dz_c = grad·(p_c·((1 − ε)·w_t + ε/C·Σw) − (1 − ε)·w_t·[c = t] − ε/C·w_c), 0 where ignored.
 
-    ``grad`` is [N], a row's share of the loss's gradient, or [1] for all rows.
+    ``grad`` is [N], a row's share of the loss's gradient, or [1] for all rows; it is divided by
+    ``divisor`` where that is given.
     """
     rows, classes = logits.shape
+    grad = grad.astype(np.float64)
+    if divisor is not None:
+        grad = grad / divisor  # ignored rows get 0 all the same
     valid = target != ignore_index
     picked = np.where(valid, target, 0)
     w = np.ones(classes) if weight is None else weight.astype(np.float64)
@@ -76,4 +82,11 @@ def cross_entropy_backward(
         w_t = (1 - label_smoothing) * w[picked]
         dz = p * (w_t + share * w.sum())[:, None] - share * w
         dz[np.arange(rows), picked] -= w_t
-        dlogits[...] = np.where(valid[:, None], dz * grad.astype(np.float64)[:, None], 0.0)
+        dlogits[...] = np.where(valid[:, None], dz * grad[:, None], 0.0)
+
+
+def weighted_mean(value: Array, weight: Array, mean: Array, divisor: Array) -> None:
+    """mean = Σ value / Σ weight, with the latter sum in ``divisor``; 0/0 is NaN."""
+    divisor[...] = weight.sum(dtype=np.float64)
+    with np.errstate(all="ignore"):
+        mean[...] = value.sum(dtype=np.float64) / weight.sum(dtype=np.float64)

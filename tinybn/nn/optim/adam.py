@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ...errors import ArgumentError
 from ...kernels import adam_step
 from ...tensor import Tensor
 from ...tensor.device import use
-from .optimizer import Group, Optimizer, number, partition, values_and_grads
+from .optimizer import Again, Group, Optimizer, number, partition, values_and_grads
 
 
 class Adam(Optimizer):
@@ -58,21 +60,42 @@ class Adam(Optimizer):
             checked[key] = bool(options[key])
         return {key: checked[key] for key in options}
 
-    def _update(self, group: Group, params: list[Tensor]) -> None:
+    def _update(self, group: Group, params: list[Tensor]) -> list[Again]:
         def kind(param: Tensor) -> int:
             return int(self.state.get(param, {}).get("step", 0)) + 1
 
+        again: list[Again] = []
         for (device, step), members in partition(params, kind).items():
             means = [self._arrays(members, name) for name in ("exp_avg", "exp_avg_sq")]
             with use(device):
-                adam_step(
-                    *values_and_grads(members), *means, step=step, lr=group["lr"], eps=group["eps"],
-                    beta1=group["betas"][0], beta2=group["betas"][1],
-                    weight_decay=group["weight_decay"], maximize=group["maximize"],
-                    decoupled=group["decoupled_weight_decay"],
+                written = adam_step(
+                    *values_and_grads(members), *means, **_numbers(group, step)
                 )  # fmt: skip
-            for param in members:
-                self.state[param]["step"] = step
+            self._count(members, step)
+            again.append(functools.partial(self._again, written, members))
+        return again
+
+    def _again(
+        self, written: Callable[..., None] | None, members: list[Tensor], group: Group
+    ) -> None:
+        step = int(self.state[members[0]]["step"]) + 1
+        if written is not None:
+            written(**_numbers(group, step))
+        self._count(members, step)
+
+    def _count(self, members: list[Tensor], step: int) -> None:
+        for param in members:
+            self.state[param]["step"] = step
+
+
+def _numbers(group: Group, step: int) -> dict[str, Any]:
+    """The arguments of ``adam_step``."""
+    beta1, beta2 = group["betas"]
+    return dict(
+        step=step, lr=group["lr"], eps=group["eps"], beta1=beta1, beta2=beta2,
+        weight_decay=group["weight_decay"], maximize=group["maximize"],
+        decoupled=group["decoupled_weight_decay"],
+    )  # fmt: skip
 
 
 class AdamW(Adam):

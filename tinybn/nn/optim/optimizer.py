@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError, StateError
+from ...kernels import recording
 from ...kernels.arrays import Array, namespace
+from ...kernels.recording import Recording
 from ...tensor import Tensor
 from ...tensor.device import Device
 from ...tensor.grad_mode import enable_grad, no_grad
@@ -15,6 +17,7 @@ from ..parameter import Parameter
 from ..utils import clear_grad
 
 Group = dict[str, Any]
+Again = Callable[[Group], None]
 
 
 class Optimizer:
@@ -108,11 +111,35 @@ class Optimizer:
                 )
                 for group in self.param_groups
             ]
-            for options, params in ready:
-                self._update(options, params)
-                for param in params:
-                    param._version.value += 1
+            again = [self._update(options, params) for options, params in ready]
+            written = [param for _, params in ready for param in params]
+            _count_writes(written)
+            recorded = recording.current()
+            if recorded is not None:
+                self._record(recorded, again, written)
         return loss
+
+    def _record(self, recorded: Recording, again: list[list[Again]], written: list[Tensor]) -> None:
+        """Let replays follow the options, which the launches read from the device."""
+
+        def replayed() -> None:
+            options = [self._checked({key: group[key] for key in self.defaults})
+                       for group in self.param_groups]  # fmt: skip
+            for group, updates in zip(options, again):
+                for update in updates:
+                    update(group)
+            _count_writes(written)
+
+        switches = self._switches()
+        recorded.guard(lambda: self._switches() == switches)
+        recorded.on_replay(replayed)
+
+    def _switches(self) -> list[Any]:
+        """What of the options decides which arithmetic is done: truth values, and which are 0."""
+        return [
+            (len(group["params"]), *(bool(group[key]) for key in self.defaults))
+            for group in self.param_groups
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """The state and options in PyTorch's layout, with numbers in place of parameters.
@@ -172,8 +199,11 @@ class Optimizer:
         """Return ``options`` as Python numbers, or raise ArgumentError."""
         raise NotImplementedError
 
-    def _update(self, group: Group, params: list[Tensor]) -> None:
-        """Make a step of ``params``, which all have fitting gradients."""
+    def _update(self, group: Group, params: list[Tensor]) -> list[Again]:
+        """Make a step of ``params``, which all have fitting gradients.
+
+        Returns what makes a recorded step's next replay another step, given the group's options.
+        """
         raise NotImplementedError
 
     def _options(self, group: Group) -> Group:
@@ -243,6 +273,11 @@ def number(name: str, value: Any, least: float = 0.0) -> float:
         at_least = "" if least == -math.inf else f" of at least {least:g}"
         raise ArgumentError(f"{name} is {result}; wanted a finite number{at_least}")
     return result
+
+
+def _count_writes(params: list[Tensor]) -> None:
+    for param in params:
+        param._version.value += 1
 
 
 def _check_memory(param: Tensor) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ...errors import ArgumentError
-from ...kernels import sgd_step
+from ...kernels import recording, sgd_step
 from ...tensor import Tensor
 from ...tensor.device import use
-from .optimizer import Group, Optimizer, number, partition, values_and_grads
+from .optimizer import Again, Group, Optimizer, number, partition, values_and_grads
 
 
 class SGD(Optimizer):
@@ -61,11 +62,22 @@ class SGD(Optimizer):
         switches = {key: bool(options[key]) for key in ("nesterov", "maximize")}
         return {key: {**checked, **switches}[key] for key in options}
 
-    def _update(self, group: Group, params: list[Tensor]) -> None:
+    def _update(self, group: Group, params: list[Tensor]) -> list[Again]:
         def kind(param: Tensor) -> bool:
             return "momentum_buffer" not in self.state.get(param, {})
 
+        again: list[Again] = []
         for (device, first), members in partition(params, kind).items():
             buffers = self._arrays(members, "momentum_buffer") if group["momentum"] else None
             with use(device):
-                sgd_step(*values_and_grads(members), buffers, first_step=first, **group)
+                written = sgd_step(*values_and_grads(members), buffers, first_step=first, **group)
+            recorded = recording.current()
+            if first and recorded is not None:
+                recorded.guard(lambda: False)  # the next step adds to the buffers
+            again.append(functools.partial(_again, written, first))
+        return again
+
+
+def _again(written: Callable[..., None] | None, first: bool, group: Group) -> None:
+    if written is not None:
+        written(first_step=first, **group)

@@ -13,6 +13,7 @@ from ._operands import check_tensors
 if TYPE_CHECKING:
     from ..tensor import Tensor
 
+ONE_PROGRAM = 2**15  # rows that one program adds up as fast as several launches do
 REDUCTIONS = ("mean", "sum", "none")
 
 
@@ -36,24 +37,24 @@ class CrossEntropy(Op):
         if reduction == "none":
             ctx.save(logits, target, weight, found, options, None)
             return found.loss.reshape(target.shape).astype(logits.dtype)
-        total = found.loss.sum()
         if reduction == "sum":
             ctx.save(logits, target, weight, found, options, None)
-            return total.astype(logits.dtype)
-        divisor = found.weight.sum()
-        ctx.save(logits, target, weight, found, options, divisor)
+            return found.loss.sum().astype(logits.dtype)
         # Where all targets are ignored it is 0/0, NaN, as in PyTorch.
-        return (total / divisor).astype(logits.dtype)
+        if 0 < found.loss.size <= ONE_PROGRAM:
+            mean, divisor = kernels.weighted_mean(found.loss, found.weight, logits.dtype)
+        else:
+            divisor = found.weight.sum()
+            mean = (found.loss.sum() / divisor).astype(logits.dtype)
+        ctx.save(logits, target, weight, found, options, divisor)
+        return mean
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
         logits, target, weight, found, options, divisor = ctx.saved
-        share = grad.astype(found.loss.dtype)
-        if divisor is not None:
-            share = share / divisor  # ignored rows get 0 all the same
         rows = _classes_last(logits)
         drows = kernels.cross_entropy_backward(
-            share.reshape(-1), rows, target.reshape(-1), weight, found, **options
+            grad.reshape(-1), rows, target.reshape(-1), weight, found, divisor, **options
         )
         return _classes_back(drows, logits), None, None
 

@@ -1,8 +1,8 @@
 """Matrix products: ``matmul`` with NumPy's rules, and ``linear``, a layer's product in one op.
 
 For Y = A B and an upstream gradient G, dA = G Bᵀ and dB = Aᵀ G (Giles, Collected
-matrix derivative results, 2008, section 2.2.1). Transposes are views: BLAS reads
-a transposed matrix as fast as a plain one.
+matrix derivative results, 2008, section 2.2.1). Transposes are views, which BLAS and
+the kernels read as they are.
 """
 
 from __future__ import annotations
@@ -12,53 +12,34 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ... import kernels
 from ...errors import ShapeError
 from ...kernels.arrays import accumulation_dtype, namespace
+from ...kernels.reference.matmul import dense
+from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
 from ._operands import as_tensor, check_devices, result_dtype, unbroadcast
-from ._sums import total
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
 
 
 def _product(a: Array, b: Array) -> Array:
-    """a @ b for arrays of at least two dimensions, of the common dtype or its accumulator.
-
-    float16 and bfloat16 are multiplied in float32, which NumPy's BLAS can and
-    theirs cannot; the caller rounds the float32 result once. On a GPU CuPy's
-    plain 2-D product takes both types directly and adds up in float32.
-    (Its batched product turns float16 into float32 itself and fails for
-    bfloat16 in CuPy 14.2, and a product of one element rounds each term.)
-    """
-    xp = namespace(a)
+    """a @ b for arrays of at least two dimensions, of the common dtype or its accumulator."""
     dtype = result_dtype(a, b)
-    one_element = a.shape[-2] == b.shape[-1] == 1
-    direct = xp is not np and a.ndim == b.ndim == 2 and not one_element
-    if not direct:
-        dtype = accumulation_dtype(dtype)
-    a, b = (_for_blas(m.astype(dtype, copy=False)) for m in (a, b))
-    if a.ndim > 2 and b.ndim == 2:
+    if is_float(dtype) and b.ndim == 2:
         # One large product is faster than a batch of small ones with the same b.
-        return xp.matmul(_flat(a), b).reshape(*a.shape[:-1], b.shape[-1])
-    return xp.matmul(a, b)
+        wide = (_flat(a).astype(dtype, copy=False), b.astype(dtype, copy=False))
+        return kernels.matmul(*wide).reshape(*a.shape[:-1], b.shape[-1])
+    # A batch in float16 or bfloat16 is multiplied in float32 and rounded once by the caller:
+    # NumPy's BLAS has no other, and CuPy 14.2 fails for bfloat16.
+    dtype = accumulation_dtype(dtype)
+    return namespace(a).matmul(*(dense(m.astype(dtype, copy=False)) for m in (a, b)))
 
 
 def _flat(a: Array) -> Array:
     """A batch of matrices as one tall matrix."""
     return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
-
-
-def _for_blas(a: Array) -> Array:
-    """``a``, or a dense copy where neither axis of its matrices is dense.
-
-    NumPy multiplies such matrices (reversed, stepped, broadcast) in a plain
-    loop, ten and more times slower than BLAS.
-    """
-    (rows, columns), (row_step, column_step) = a.shape[-2:], a.strides[-2:]
-    dense_rows = column_step == a.itemsize and row_step >= columns * a.itemsize
-    dense_columns = row_step == a.itemsize and column_step >= rows * a.itemsize
-    return a if dense_rows or dense_columns else namespace(a).ascontiguousarray(a)
 
 
 class MatMul(Op):
@@ -114,26 +95,28 @@ class Linear(Op):
     def forward(ctx: Node, x: Array, weight: Array, bias: Array | None) -> Array:
         need_x, need_weight, _ = ctx.needs
         ctx.save(x if need_weight else None, weight if need_x else None, x.shape)
-        given = (x, weight) if bias is None else (x, weight, bias)
-        product = _product(_flat(x), weight.T)
+        dtype = result_dtype(*(a for a in (x, weight, bias) if a is not None))
+        rows, weight = _flat(x).astype(dtype, copy=False), weight.astype(dtype, copy=False)
         if bias is not None:
-            product = product.astype(result_dtype(product, bias), copy=False)
-            product += bias.astype(product.dtype, copy=False)
-        result = product.astype(result_dtype(*given), copy=False)
-        return result.reshape(*x.shape[:-1], weight.shape[0])
+            bias = bias.astype(dtype, copy=False)
+        if is_float(dtype):
+            y = kernels.matmul(rows, weight.T, bias)
+        else:
+            y = _product(rows, weight.T)
+            y = y if bias is None else y + bias
+        return y.reshape(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
         x, weight, shape = ctx.saved
-        rows = _flat(grad)
-        grad_x = grad_weight = grad_bias = None
-        if weight is not None:
-            grad_x = _product(rows, weight).astype(grad.dtype, copy=False).reshape(shape)
-        if x is not None:
-            grad_weight = _product(rows.T, _flat(x)).astype(grad.dtype, copy=False)
-        if ctx.needs[2]:
-            grad_bias = total(rows, 0, dtype=grad.dtype)
-        return grad_x, grad_weight, grad_bias
+        dtype = grad.dtype
+        dx, dweight, dbias = kernels.linear_backward(
+            _flat(grad),
+            None if x is None else _flat(x).astype(dtype, copy=False),
+            None if weight is None else weight.astype(dtype, copy=False),
+            ctx.needs,
+        )
+        return None if dx is None else dx.reshape(shape), dweight, dbias
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:

@@ -1,0 +1,316 @@
+"""Captured steps: replays go on as the steps themselves would, and what cannot be captured says so.
+
+On the CPU a captured step is the step; the rest needs a GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import itertools
+
+import numpy as np
+import pytest
+
+import tinybn as tb
+from tinybn import nn
+from tinybn.errors import ArgumentError, CaptureError
+
+capture_file = importlib.import_module("tinybn.graph.capture")
+STEPS = 7  # two rehearsals, the recording and replays
+BATCH, CLASSES = 33, 10
+
+
+def mlp(device):
+    return nn.models.mlp(49, (32, 17)).to(device)
+
+
+def cnn(device):
+    return nn.models.cnn((5, 8), image=12).to(device)
+
+
+def with_dropout(device):
+    layers = [nn.Flatten(), nn.Linear(49, 33), nn.GELU(), nn.Dropout(0.3), nn.Linear(33, 10)]
+    return nn.Sequential(*layers).to(device)
+
+
+OPTIMIZERS = {
+    "sgd": lambda params: nn.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-3),
+    "nesterov": lambda params: nn.optim.SGD(params, lr=0.05, momentum=0.9, nesterov=True),
+    "plain": lambda params: nn.optim.SGD(params, lr=0.05),
+    "adam": lambda params: nn.optim.Adam(params, lr=1e-3),
+    "adamw": lambda params: nn.optim.AdamW(params, lr=1e-3),
+}
+
+
+def batches(device, shape, dtype=np.float32, count=STEPS):
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        x = rng.standard_normal((BATCH, *shape)).astype(dtype)
+        yield tb.Tensor(x, device=device), tb.Tensor(rng.integers(0, CLASSES, BATCH), device=device)
+
+
+def training(make, optimizer, captured, device="cuda", schedule=True, shape=(1, 7, 7)):
+    """Train a fixed number of steps; all that they leave behind."""
+    tb.manual_seed(3)
+    model = make(device)
+    opt = OPTIMIZERS[optimizer](model.parameters())
+    plan = nn.schedule.OneCycleLR(opt, max_lr=0.1, total_steps=2 * STEPS) if schedule else None
+
+    def step(x, y):
+        loss = nn.functional.cross_entropy(model(x), y, label_smoothing=0.1)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        if plan is not None:
+            plan.step()
+        return loss
+
+    run = tb.graph.capture(step) if captured else step
+    losses = [run(x, y).detach().numpy().copy() for x, y in batches(device, shape)]
+    left = {name: t.numpy() for name, t in model.state_dict().items()}
+    left |= {f"{name}.grad": p.grad.numpy() for name, p in model.named_parameters()}
+    for number, state in opt.state_dict()["state"].items():
+        for name, value in state.items():
+            left[f"{number}.{name}"] = value.numpy() if name != "step" else np.array(value)
+    left["lr"] = np.array(opt.param_groups[0]["lr"])
+    left["random"] = np.array(list(tb.default_generator(device).get_state().values()))
+    if captured and device == "cuda":
+        assert run.graphs == 1
+    return np.stack(losses), left
+
+
+def assert_same_bits(got, want):
+    (losses, left), (wanted_losses, wanted) = got, want
+    assert np.array_equal(losses, wanted_losses)
+    assert left.keys() == wanted.keys()
+    for name in left:
+        assert np.array_equal(left[name], wanted[name], equal_nan=True), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("make", [mlp, with_dropout])
+def test_replays_equal_the_steps_bit_for_bit(make, optimizer):
+    if optimizer.startswith("adam"):
+        schedule = False  # OneCycle sets a momentum, which Adam calls betas
+    else:
+        schedule = True
+    runs = [training(make, optimizer, captured, schedule=schedule) for captured in (True, False)]
+    assert_same_bits(*runs)
+
+
+@pytest.mark.gpu
+def test_replays_of_a_cnn_equal_the_steps_bit_for_bit():
+    runs = [training(cnn, "sgd", captured, shape=(1, 12, 12)) for captured in (True, False)]
+    assert_same_bits(*runs)
+
+
+@pytest.mark.gpu
+def test_options_set_by_hand_are_followed():
+    results = []
+    for captured in (True, False):
+        w = nn.Parameter(tb.ones(5, device="cuda"))
+        opt = nn.optim.SGD([w], lr=0.1, momentum=0.5)
+
+        def step(x, w=w, opt=opt):
+            opt.zero_grad()
+            (w * x).sum().backward()
+            opt.step()
+            return w.detach()
+
+        run = tb.graph.capture(step) if captured else step
+        seen = []
+        for i in range(12):
+            opt.param_groups[0]["lr"] = 0.1 / (i + 1)
+            if i == 6:
+                opt.param_groups[0]["momentum"] = 0.9
+            if i == 8:
+                opt.param_groups[0]["weight_decay"] = 0.01  # other arithmetic: recorded anew
+            run(tb.full((5,), float(i), device="cuda"))
+            seen.append(w.numpy().copy())
+        results.append(np.stack(seen))
+    assert np.array_equal(*results)
+
+
+@pytest.mark.gpu
+def test_gradients_that_are_kept_add_up():
+    results = []
+    for captured in (True, False):
+        w = nn.Parameter(tb.ones(3, device="cuda"))
+
+        def step(x, w=w):
+            loss = (w * w * x).sum()
+            loss.backward()
+            return loss
+
+        run = tb.graph.capture(step) if captured else step
+        seen = []
+        for i in range(9):
+            if i == 6:
+                w.grad = None
+            run(tb.full((3,), 0.1 * i, device="cuda"))
+            seen.append(w.grad.numpy().copy())
+        results.append(np.stack(seen))
+    assert np.array_equal(*results)
+
+
+@pytest.mark.gpu
+def test_a_shape_or_a_mode_of_its_own_has_a_graph_of_its_own():
+    model = nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5)).to("cuda")
+    run = tb.graph.capture(model)
+    rng = np.random.default_rng(1)
+    with tb.no_grad():
+        for size, training in itertools.product((4, 9), (True, False)):
+            model.train(training)
+            for _ in range(5):
+                x = tb.Tensor(rng.standard_normal((size, 7)).astype(np.float32), device="cuda")
+                twin = nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5)).to("cuda")
+                twin.load_state_dict(model.state_dict())
+                twin.train(training)
+                assert np.array_equal(run(x).numpy(), twin(x).numpy())
+                for name, value in twin.state_dict().items():
+                    assert np.array_equal(value.numpy(), model.state_dict()[name].numpy()), name
+    assert run.graphs == 2
+
+
+@pytest.mark.gpu
+def test_results_in_lists_and_dictionaries():
+    run = tb.graph.capture(lambda xs, *, scale: {"sum": xs[0] + xs[1], "rest": [xs[0] * scale]})
+    for i in range(5):
+        a, b = (tb.full((3,), float(i + j), device="cuda") for j in (0, 1))
+        result = run((a, b), scale=2)
+        assert np.array_equal(result["sum"].numpy(), [2 * i + 1] * 3)
+        assert np.array_equal(result["rest"][0].numpy(), [2 * i] * 3)
+
+
+@pytest.mark.gpu
+def test_random_numbers_go_on():
+    rows = []
+    for captured in (True, False):
+        tb.manual_seed(5)
+        step = lambda x: (tb.rand(1000, device="cuda") + x, tb.randn(9, device="cuda"))  # noqa: E731
+        run = tb.graph.capture(step) if captured else step
+        rows.append([np.concatenate([t.numpy() for t in run(tb.zeros(1, device="cuda"))])
+                     for _ in range(6)])  # fmt: skip
+    assert np.array_equal(*rows)
+    assert len({row.tobytes() for row in rows[0]}) == 6
+
+
+def reads_a_number(x):
+    return x * x.sum().item()
+
+
+def branches(x):
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+def copies_to_the_host(x):
+    return x + x.cpu().numpy().sum()
+
+
+def copies_from_the_host(x):
+    return x + tb.Tensor(np.ones(3, np.float32), device="cuda")
+
+
+def draws_on_the_host(x):
+    return x + tb.randint(0, 5, (3,), device="cuda")
+
+
+def reads_with_cupy(x):
+    return x * float(x.data.sum())
+
+
+def multiplies_batches_with_cublas(x):
+    return tb.matmul(x.reshape(3, 1, 1), x.reshape(3, 1, 1))
+
+
+def prints(x):
+    return x if len(repr(x)) else None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "step",
+    [reads_a_number, branches, copies_to_the_host, copies_from_the_host, draws_on_the_host,
+     reads_with_cupy, multiplies_batches_with_cublas, prints],
+)  # fmt: skip
+def test_what_cannot_be_captured_names_the_line(step):
+    run = tb.graph.capture(step)
+    with pytest.raises(CaptureError, match=r"test_capture\.py:\d+, '") as error:
+        for _ in range(capture_file.REHEARSALS + 1):
+            run(tb.ones(3, device="cuda"))
+    line = int(str(error.value).split(".py:")[1].split(",")[0])
+    first = step.__code__.co_firstlineno
+    assert first < line <= first + 2
+    # The device goes on working.
+    assert tb.ones(3, device="cuda").sum().item() == 3
+    assert np.array_equal(
+        tb.graph.capture(lambda x: x + 1)(tb.ones(2, device="cuda")).numpy(), [2, 2]
+    )
+
+
+@pytest.mark.gpu
+def test_an_error_of_the_step_is_its_own():
+    run = tb.graph.capture(lambda x: x.reshape(7))
+    with pytest.raises(ValueError) as error:
+        run(tb.ones(3, device="cuda"))
+    assert not isinstance(error.value, CaptureError)
+
+
+@pytest.mark.gpu
+def test_too_many_shapes(monkeypatch):
+    monkeypatch.setattr(capture_file, "MOST_GRAPHS", 2)
+    run = tb.graph.capture(lambda x: x + 1)
+    with pytest.raises(CaptureError, match="3 different shapes"):
+        for n in range(1, 4):
+            for _ in range(capture_file.REHEARSALS + 1):
+                run(tb.ones(n, device="cuda"))
+    assert run.graphs == 2
+
+
+@pytest.mark.gpu
+def test_memory_goes_with_the_step():
+    import cupy
+
+    run = tb.graph.capture(lambda x: x * 2 + 1)
+    for _ in range(4):
+        run(tb.ones(2**24, device="cuda"))
+    gc.collect()
+    cupy.get_default_memory_pool().free_all_blocks()
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    del run
+    gc.collect()
+    assert cupy.cuda.runtime.memGetInfo()[0] >= free + 2 * 2**26
+
+
+@pytest.mark.gpu
+def test_replays_on_another_stream():
+    import cupy
+
+    run = tb.graph.capture(lambda x: (x * 2).sum())
+    for i in range(8):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            result = run(tb.full((1000,), float(i), device="cuda"))
+            stream.synchronize()
+            assert result.item() == 2000 * i
+
+
+def test_on_the_cpu_the_step_is_called():
+    assert_same_bits(training(mlp, "sgd", True, "cpu"), training(mlp, "sgd", False, "cpu"))
+    calls = []
+    run = tb.graph.capture(lambda x: calls.append(x) or x.sum().item())
+    assert [run(tb.ones(n)) for n in (1, 2, 2)] == [1, 2, 2] and len(calls) == 3
+    assert run.graphs == 0 and run.__wrapped__ is run.step
+
+
+def test_arguments():
+    with pytest.raises(ArgumentError, match="function"):
+        tb.graph.capture(3)
+    run = tb.graph.capture(lambda *args: None)
+    with pytest.raises(CaptureError, match="ndarray"):
+        run(np.ones(3))
+    with pytest.raises(CaptureError, match="requires a gradient"):
+        run(tb.ones(3, requires_grad=True))

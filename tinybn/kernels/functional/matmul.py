@@ -1,0 +1,87 @@
+"""Matrix products, and the gradients of a layer's product."""
+
+from __future__ import annotations
+
+from ...errors import DTypeError, ShapeError
+from ..arrays import Array, contiguous, namespace
+from ..engines import implementation
+from .checks import check_float, check_same_place
+from .results import contiguous_or_none
+
+
+def matmul(a: Array, b: Array, bias: Array | None = None) -> Array:
+    """a·b + bias, added up in the accumulation dtype and rounded once.
+
+    Args:
+        a: [M, K], floating.
+        b: [K, N] of a's dtype.
+        bias: [N] of a's dtype, or None.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: for arguments that do not fit.
+    """
+    check_float(a, "a")
+    _check_like(a, "a", b=b, bias=bias)
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+        raise ShapeError(f"a has shape {a.shape} and b {b.shape}; wanted [M, K] and [K, N]")
+    if bias is not None and bias.shape != b.shape[1:]:
+        raise ShapeError(f"bias has shape {bias.shape}; wanted {b.shape[1:]}")
+    y = namespace(a).empty((a.shape[0], b.shape[1]), a.dtype)
+    if y.size and a.size:
+        implementation("matmul", a)(a, b, contiguous_or_none(bias), y)
+    elif y.size:
+        y[...] = 0 if bias is None else bias  # a sum of nothing
+    return y
+
+
+def linear_backward(
+    dy: Array, x: Array | None, weight: Array | None, needs: tuple[bool, ...]
+) -> tuple[Array | None, Array | None, Array | None]:
+    """The gradients of y = x·weightᵀ + bias.
+
+    Args:
+        dy: [N, O], the gradient of y, floating.
+        x: [N, I] of its dtype; only the gradient of weight needs it.
+        weight: [O, I] of its dtype; only the gradient of x needs it.
+        needs: which of the gradients of x, weight and bias are wanted.
+
+    Returns:
+        dx [N, I], dweight [O, I] and dbias [O], None where not wanted.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: for arguments that do not fit.
+
+    Source: Giles 2008, Collected matrix derivative results, section 2.2.1.
+    """
+    check_float(dy, "dy")
+    _check_like(dy, "dy", x=x, weight=weight)
+    x, weight = x if needs[1] else None, weight if needs[0] else None
+    for array, name, axis, letter in ((x, "x", 0, "N"), (weight, "weight", 1, "O")):
+        if array is not None and (dy.ndim != 2 or array.ndim != 2 or len(array) != dy.shape[axis]):
+            raise ShapeError(
+                f"dy has shape {dy.shape} and {name} {array.shape}; wanted [N, O] and [{letter}, I]"
+            )
+    empty = namespace(dy).empty
+    dx = empty((len(dy), weight.shape[1]), dy.dtype) if weight is not None else None
+    dweight = empty((dy.shape[1], x.shape[1]), dy.dtype) if x is not None else None
+    dbias = empty(dy.shape[1], dy.dtype) if needs[2] else None
+    if dy.size:
+        implementation("linear_backward", dy)(
+            contiguous(dy), x, contiguous_or_none(weight), dx, dweight, dbias
+        )
+    else:
+        for gradient in (dx, dweight, dbias):
+            if gradient is not None:
+                gradient[...] = 0  # a sum of nothing
+    return dx, dweight, dbias
+
+
+def _check_like(first: Array, name: str, **others: Array | None) -> None:
+    for other, array in others.items():
+        if array is not None:
+            check_float(array, other)
+            check_same_place(first, array, other)
+            if array.dtype != first.dtype:
+                raise DTypeError(
+                    f"{other} has dtype {array.dtype}; wanted that of {name}, {first.dtype}"
+                )

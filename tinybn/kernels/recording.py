@@ -1,0 +1,191 @@
+"""A step that is being recorded for a CUDA graph, and what launches in it do differently.
+
+A graph replays launches with the arguments that they had. So what differs from step to step (a
+learning rate, a random generator's offset) is read by recorded kernels from memory of the
+device, and an *action* on the host writes it there before each replay; the host's own state
+(step counts, schedules) goes on by actions too. Memory that must be zero at first, or that the
+host fills once, is made beside the graph and kept as long as it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import CaptureError
+from . import gpu
+from .arrays import Array
+
+MOST = 1024  # numbers that differ from step to step
+WORDS = 2  # of 8 bytes a number: 16-byte alignment, whatever the number of those before it
+
+
+class Recording:
+    """What a step leaves behind for its replays.
+
+    Attributes:
+        capturing: whether launches go into a graph; else the step is a rehearsal, which runs.
+        kept: what the graph needs to stay alive.
+    """
+
+    def __init__(self, capturing: bool) -> None:
+        self.capturing = capturing
+        self.kept: list[Any] = []
+        self._leaves: dict[int, tuple[Any, Any]] = {}
+        self._actions: list[Callable[[], None]] = []
+        self._guards: list[Callable[[], bool]] = []
+        self._used = 0
+        if capturing:
+            self._host = np.zeros(WORDS * MOST, np.int64)
+            self._device = self.zeros(WORDS * MOST, np.int64)
+            self._sent: bytes | None = None
+
+    def on_replay(self, action: Callable[[], None]) -> None:
+        """Call ``action`` before each replay, after those given earlier."""
+        if self.capturing:
+            self._actions.append(action)
+
+    def guard(self, holds: Callable[[], bool]) -> None:
+        """The graph is good only as long as ``holds`` is true before a replay."""
+        if self.capturing:
+            self._guards.append(holds)
+
+    def leaf(self, tensor: Any) -> None:
+        """Note that ``tensor.grad`` is about to get a gradient, which each replay gives it too."""
+        if self.capturing and id(tensor) not in self._leaves:
+            before = tensor.grad
+            self._leaves[id(tensor)] = tensor, before
+            if before is not None:
+                self.kept.append(before)
+                self.guard(lambda: tensor.grad is before)
+
+    def set_gradients(self) -> None:
+        """Give the leaves the gradients that they had after recording; a replay has made them."""
+        for tensor, grad in self._leaves.values():
+            tensor.grad = grad
+
+    def finish(self) -> None:
+        """The step has been recorded: its leaves' gradients are what replays will make."""
+        self._leaves = {key: (leaf, leaf.grad) for key, (leaf, _) in self._leaves.items()}
+
+    def is_good(self) -> bool:
+        """Whether all is as it was when the step was recorded."""
+        return all(holds() for holds in self._guards)
+
+    def number(self, value: np.generic) -> tuple[Array, Callable[[np.generic], None]]:
+        """One element of device memory that holds ``value``, and what writes others to it.
+
+        Raises:
+            CaptureError: for more of them than there is room for.
+        """
+        if not self.capturing:
+            return gpu.cupy().full(1, value, value.dtype), _nothing
+        if self._used == MOST:
+            raise CaptureError(f"a step has more than {MOST} numbers that differ from one to the "
+                               "next; wanted fewer")  # fmt: skip
+        at = WORDS * self._used
+        self._used += 1
+        place = self._host[at : at + 1].view(value.dtype)[:1]
+        place[0] = value
+
+        def write(other: np.generic) -> None:
+            place[0] = other
+
+        return self._device[at : at + 1].view(value.dtype)[:1], write
+
+    def numbers(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Callable]:
+        """A launch's ``arguments`` with its scalars on the device, and what writes others there."""
+        places = {k: self.number(v) for k, v in arguments.items() if isinstance(v, np.generic)}
+
+        def write(others: Mapping[str, Any]) -> None:
+            for name, (_, write_one) in places.items():
+                write_one(others[name])
+
+        return {**arguments, **{name: place for name, (place, _) in places.items()}}, write
+
+    def zeros(self, size: int, dtype: Any) -> Array:
+        """Device memory that is 0 before the first replay, and kept."""
+        return self.upload(np.zeros(size, dtype))
+
+    def upload(self, array: np.ndarray) -> Array:
+        """A copy on the device, made now and not at each replay, and kept."""
+        cupy = gpu.cupy()
+        if not self.capturing:
+            return cupy.asarray(array)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            copy = cupy.asarray(array)
+        stream.synchronize()
+        self.kept.append(copy)
+        return copy
+
+    def prepare(self) -> None:
+        """Do what comes before a replay: the actions, then send the numbers, on this stream."""
+        for action in self._actions:
+            action()
+        self.send()
+
+    def send(self) -> None:
+        """Copy the numbers to the device, where they differ from those there."""
+        used = WORDS * self._used
+        numbers = self._host[:used].tobytes()
+        if numbers != self._sent:
+            # From memory that is not page-locked the driver copies before it returns.
+            self._device[:used].set(self._host[:used], gpu.calls().stream())
+            self._sent = numbers
+
+
+class _Thread(threading.local):
+    recording: Recording | None = None
+
+
+_thread = _Thread()
+
+
+def current() -> Recording | None:
+    """The recording that this thread is in, if any."""
+    return _thread.recording
+
+
+@contextlib.contextmanager
+def under(recording: Recording) -> Iterator[Recording]:
+    """Record what this thread does."""
+    before = _thread.recording
+    _thread.recording = recording
+    try:
+        yield recording
+    finally:
+        _thread.recording = before
+
+
+def check_host_read(what: str, array: Array) -> None:
+    """Raise CaptureError for a read of the GPU's memory in a recorded step: a replay reads not."""
+    if _thread.recording is not None and gpu.is_cupy(array):
+        raise CaptureError(
+            f"{what} reads from the GPU in a captured step; wanted the step to return the Tensor, "
+            "to be read after it"
+        )
+
+
+def check_copy(array: Array, target: Any) -> None:
+    """Raise CaptureError for a copy between host and GPU in a recorded step."""
+    check_host_read(f"a copy to {target}", array)
+    if _thread.recording is not None:
+        raise CaptureError(
+            f"a copy from the CPU to {target} in a captured step would be made once, not in each "
+            "replay; wanted the Tensor to be an argument, or to be there before"
+        )
+
+
+def upload(xp: Any, array: np.ndarray) -> Array:
+    """``array`` in xp's memory; beside the graph where a step is recorded."""
+    recording = _thread.recording
+    return xp.asarray(array) if recording is None or xp is np else recording.upload(array)
+
+
+def _nothing(_: np.generic) -> None:
+    """A rehearsal is not replayed."""
