@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import ShapeError
 from ...kernels.arrays import accumulation_dtype, namespace
+from ..autocast import autocast_low
 from ..tape import Array, Node, Op, apply
 from ._operands import as_tensor, check_devices, result_dtype, unbroadcast
 from ._sums import total
@@ -167,7 +168,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
             f"matmul of shapes {a.shape} and {b.shape}: the axes before the last two "
             "cannot be broadcast together"
         ) from error
-    return apply(MatMul, a, b)
+    return apply(MatMul, *autocast_low(a, b))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -199,4 +200,4 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             f"linear with weight {weight.shape} and bias {bias.shape}: wanted a bias of shape "
             f"{weight.shape[:1]}"
         )
-    return apply(Linear, x, weight, bias)
+    return apply(Linear, *autocast_low(x, weight, bias))
