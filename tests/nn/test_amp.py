@@ -199,6 +199,88 @@ def test_the_other_low_dtype_is_cast_too():
         assert F.linear(x, weight).dtype == tb.bfloat16
 
 
+# Training
+
+
+def digits():
+    """A small MLP with its optimiser, and one batch to learn."""
+    tb.manual_seed(0)
+    images, labels = next(iter(tb.data.DataLoader(tb.data.digits()[0], 128, device="cpu")))
+    model = nn.models.mlp(hidden=(32,)).to("cpu")
+    return images, labels, model, nn.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+@LOW
+def test_a_small_network_learns_with_float32_master_weights(dtype):
+    courses = []
+    for enabled in (False, True):
+        images, labels, model, optimizer = digits()
+        scaler = nn.amp.GradScaler(enabled=enabled and dtype == tb.float16)
+        losses = []
+        for _ in range(8):
+            with autocast(dtype=dtype, enabled=enabled):
+                logits = model(images)
+                loss = F.cross_entropy(logits, labels)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            assert logits.dtype == (dtype if enabled else np.float32) and loss.dtype == np.float32
+            losses.append(loss.item())
+        courses.append(losses)
+    # A logit of size z is off by a few roundings, ε/2·z each; in the mean of 128 losses most
+    # of that cancels, and what is left may add up over 8 steps: ε of the loss.
+    assert courses[1] == pytest.approx(courses[0], rel=epsilon(dtype))
+    assert courses[1][-1] < 0.4 * courses[1][0]
+    for param in model.parameters():
+        assert param.dtype == param.grad.dtype == np.float32
+    for state in optimizer.state.values():
+        assert state["momentum_buffer"].dtype == np.float32
+    assert all(t.dtype in (np.float32, np.int64) for t in model.state_dict().values())
+
+
+@pytest.mark.parametrize("amp", [tb.bfloat16, "bfloat16", tb.float16, "float16"])
+def test_the_trainer_learns_with_amp(amp):
+    images, labels, model, optimizer = digits()
+    seen = []
+
+    def loss(logits, target):
+        seen.append(logits.dtype)
+        return F.cross_entropy(logits, target)
+
+    trainer = nn.Trainer(model, optimizer, loss=loss, progress=False, amp=amp)
+    dtype = tb.float16 if amp in (tb.float16, "float16") else tb.bfloat16
+    assert trainer.scaler.is_enabled() == (dtype == tb.float16)
+    history = trainer.fit([(images, labels)], epochs=8, eval_loader=[(images, labels)])
+    assert history[-1]["loss"] < 0.4 * history[0]["loss"] and set(seen) == {dtype}
+    assert 0.5 < history[-1]["accuracy"] <= 1 and now() == np.float32
+    assert all(param.dtype == np.float32 for param in model.parameters())
+
+
+def test_the_trainer_s_amp_is_the_loop_with_autocast_and_scaler():
+    images, labels, model, optimizer = digits()
+    nn.Trainer(model, optimizer, progress=False, amp=tb.float16).fit([(images, labels)], epochs=3)
+    trained = {key: value.numpy() for key, value in model.state_dict().items()}
+    images, labels, model, optimizer = digits()
+    scaler = nn.amp.GradScaler()
+    for _ in range(3):
+        with autocast(dtype=tb.float16):
+            loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    for key, value in model.state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), trained[key])
+
+
+@pytest.mark.parametrize("amp", [tb.float32, "fast", True])
+def test_an_amp_that_is_no_low_dtype(amp):
+    _, _, model, optimizer = digits()
+    with pytest.raises(DTypeError):
+        nn.Trainer(model, optimizer, amp=amp)
+
+
 # When it holds
 
 
