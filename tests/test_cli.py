@@ -49,6 +49,12 @@ def test_the_cnn_trains(capsys):
     assert accuracy(capsys.readouterr().out) >= 75  # one epoch; guessing gives 10
 
 
+@pytest.mark.parametrize("amp", ["bfloat16", "float16"])
+def test_mixed_precision_trains(amp, capsys):
+    assert main(["train", "--amp", amp, "--epochs", "1", "--device", "cpu"]) == 0
+    assert accuracy(capsys.readouterr().out) >= 85  # one epoch; float32 gives 92
+
+
 def test_save_has_pytorch_s_keys_and_loads(tmp_path, capsys):
     path = tmp_path / "model.safetensors"
     assert main(["train", "--epochs", "1", "--device", "cpu", "--save", str(path)]) == 0

@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--batch-size", type=_batch_size, default=128, metavar="N",
                        help="at least 2, default: 128")  # fmt: skip
     train.add_argument("--device", help="cpu or cuda; default: cuda where a GPU is found")
+    train.add_argument("--amp", choices=("bfloat16", "float16"), help="mixed precision")
     train.add_argument("--seed", type=_natural, default=0, metavar="N", help="default: 0")
     train.add_argument("--save", metavar="FILE", help="write the parameters as safetensors")
     info = commands.add_parser(
@@ -129,7 +130,7 @@ def _train(options: argparse.Namespace) -> None:
         optimizer, max_lr=PEAK_LEARNING_RATE, total_steps=options.epochs * len(batches)
     )
     loss = nn.CrossEntropyLoss(label_smoothing=LABEL_SMOOTHING)
-    trainer = nn.Trainer(model, optimizer, loss=loss, schedule=schedule)
+    trainer = nn.Trainer(model, optimizer, loss=loss, schedule=schedule, amp=options.amp)
     trainer.fit(batches, options.epochs)
     _, accuracy = trainer.evaluate(data.DataLoader(test, 1000, device=device))
     if options.save:

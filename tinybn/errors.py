@@ -59,3 +59,7 @@ class DownloadError(TinyBNError, RuntimeError):
 
 class StateError(TinyBNError, RuntimeError):
     """A state dictionary whose keys or shapes do not fit the module."""
+
+
+class OrderError(TinyBNError, RuntimeError):
+    """A method called out of its turn, such as twice where once is meant."""

@@ -1,6 +1,6 @@
 """Layers, losses, optimisers and the training loop, under PyTorch's names."""
 
-from . import functional, init, models, optim, schedule
+from . import amp, functional, init, models, optim, schedule
 from .activation import GELU, Dropout, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Tanh
 from .batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from .checkpoint import check_writable, load, save
@@ -43,6 +43,7 @@ __all__ = [
     "Softmax",
     "Tanh",
     "Trainer",
+    "amp",
     "check_writable",
     "clip_grad_norm_",
     "clip_grad_value_",

@@ -13,6 +13,7 @@ from ..errors import ArgumentError, DeviceError, DTypeError, IndexOutOfRange, Sh
 from ..kernels import recording
 from ..kernels.arrays import accumulation_dtype, namespace
 from ..tensor import Tensor, where
+from ..tensor.autocast import autocast_float32
 from ..tensor.dtypes import int32, int64, is_float
 from ..tensor.ops import activation as _activation
 from ..tensor.ops import matmul as _matmul
@@ -181,6 +182,7 @@ def cross_entropy(
     axis = 0 if input.ndim == 1 else 1
     classes = input.shape[axis]
     _check_class_weights(weight, classes, input)
+    input, target, weight = autocast_float32(input, target, weight)
     smooth = target * (1 - label_smoothing) + label_smoothing / classes
     if weight is not None:
         smooth = smooth * weight.reshape(-1, *(1,) * (input.ndim - axis - 1))
@@ -222,6 +224,7 @@ def nll_loss(
     _check_classes(where(kept, target, 0), classes)
     picked = where(kept, target, 0)
     taken = take_along_axis(input, picked.unsqueeze(axis), axis).squeeze(axis)
+    input, weight = autocast_float32(input, weight)
     # Low-precision inputs are weighed and added up in float32, and rounded once.
     wide = accumulation_dtype(input.dtype)
     ones = kept.astype(wide)
@@ -251,6 +254,7 @@ def mse_loss(
     """
     _check_reduction(reduction)
     _check_same(input, target)
+    input, target, weight = autocast_float32(input, target, weight)
     losses = (input - target).square()
     if weight is None:
         return _reduce(losses, reduction)
@@ -286,6 +290,7 @@ def binary_cross_entropy_with_logits(
     for name, factor in (("weight", weight), ("pos_weight", pos_weight)):
         if factor is not None:
             _check_device(input, factor, name)
+    input, target, weight, pos_weight = autocast_float32(input, target, weight, pos_weight)
     # Each part by itself: in the usual (1 − t)·x + … a confident x cancels all digits.
     positive = target if pos_weight is None else target * pos_weight
     losses = (1 - target) * softplus(input, threshold=math.inf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -11,6 +12,8 @@ from ..errors import ArgumentError
 from ..kernels.arrays import Array
 from ..tensor import Tensor, no_grad
 from ..tensor.device import use
+from ..tensor.dtypes import float16
+from .amp import GradScaler, autocast
 from .loss import CrossEntropyLoss
 from .module import Module
 from .optim import Optimizer
@@ -33,7 +36,7 @@ class Metrics:
         """Count one batch with its mean loss."""
         n = len(target)
         with use(loss.device):
-            right = (logits.data.argmax(axis=1) == target.data).sum()
+            right = (logits.argmax(axis=1).data == target.data).sum()
             total = loss.data.astype("float64") * n
             if self._sums is not None:
                 right, total = self._sums[0] + right, self._sums[1] + total
@@ -60,6 +63,14 @@ class Trainer:
         loss: takes logits and class numbers [N] to a mean; CrossEntropyLoss where None.
         schedule: stepped after each step, not each epoch.
         progress: a bar on standard error, or a line an epoch where that is no terminal.
+        amp: bfloat16 or float16 to run model and loss under :class:`nn.amp.autocast`, with
+            float16 scaled by a :class:`nn.amp.GradScaler`; None to leave them as they are.
+
+    Attributes:
+        scaler: the GradScaler, enabled for float16 alone; its state belongs in a checkpoint.
+
+    Raises:
+        DTypeError: for another ``amp``.
     """
 
     def __init__(
@@ -69,10 +80,14 @@ class Trainer:
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         schedule: Schedule | None = None,
         progress: bool = True,
+        amp: Any = None,
     ) -> None:
         self.model, self.optimizer = model, optimizer
         self.loss = CrossEntropyLoss() if loss is None else loss
         self.schedule, self.progress = schedule, progress
+        self._autocast = None if amp is None else autocast(dtype=amp)
+        low = None if self._autocast is None else self._autocast.dtype
+        self.scaler = GradScaler(enabled=low is not None and low == float16)
 
     def fit(
         self, loader: Iterable[Any], epochs: int, eval_loader: Iterable[Any] | None = None
@@ -109,11 +124,11 @@ class Trainer:
         try:
             # Not over the bar, which would close at the end, before the epoch's own figures.
             for inputs, target in loader:
-                logits = self.model(inputs)
-                loss = self.loss(logits, target)
+                logits, loss = self._forward(inputs, target)
                 self.optimizer.zero_grad()
-                loss.backward()
-                self.optimizer.step()
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
                 if self.schedule is not None:
                     self.schedule.step()
                 metrics.add(loss, logits, target)
@@ -138,6 +153,12 @@ class Trainer:
             "loss": mean, "accuracy": accuracy, "seconds": seconds, "samples_per_second": rate,
         }  # fmt: skip
 
+    def _forward(self, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits and the loss, in the precision asked for."""
+        with self._autocast or contextlib.nullcontext():
+            logits = self.model(inputs)
+            return logits, self.loss(logits, target)
+
     def evaluate(self, loader: Iterable[Any]) -> tuple[float, float]:
         """The mean loss and the accuracy (0 to 1) over ``loader``, in evaluation mode.
 
@@ -152,8 +173,8 @@ class Trainer:
         try:
             with no_grad():
                 for inputs, target in loader:
-                    logits = self.model(inputs)
-                    metrics.add(self.loss(logits, target), logits, target)
+                    logits, loss = self._forward(inputs, target)
+                    metrics.add(loss, logits, target)
         finally:
             for module, mode in modes:
                 module.training = mode

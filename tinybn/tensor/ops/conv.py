@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ... import kernels
 from ...errors import DTypeError, ShapeError
 from ...kernels.windows import Windows, windows
+from ..autocast import autocast_low
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
 from ._operands import check_devices, check_optional_tensors, check_tensors, result_dtype
@@ -94,5 +95,5 @@ def conv2d(
         )
     slid = windows(weight.shape[2:], stride, padding, dilation, "the size of weight")
     batch = input if input.ndim == 4 else input.unsqueeze(0)
-    y = apply(Conv2d, batch, weight, bias, windows=slid, groups=groups)
+    y = apply(Conv2d, *autocast_low(batch, weight, bias), windows=slid, groups=groups)
     return y if input.ndim == 4 else y.squeeze(0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ... import kernels
 from ...errors import ArgumentError, ShapeError
 from ...kernels.arrays import namespace
+from ..autocast import autocast_float32
 from ..tape import Array, Node, Op, apply
 from ._operands import check_tensors
 
@@ -116,6 +117,7 @@ def cross_entropy(
         raise ArgumentError(f"reduction is {reduction!r}; wanted 'mean', 'sum' or 'none'")
     check_tensors(input=input, target=target, **({} if weight is None else {"weight": weight}))
     check_target_shape(input, target)
+    input, weight = autocast_float32(input, weight)
     return apply(
         CrossEntropy,
         input,

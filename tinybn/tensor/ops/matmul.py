@@ -16,6 +16,7 @@ from ... import kernels
 from ...errors import ShapeError
 from ...kernels.arrays import accumulation_dtype, namespace
 from ...kernels.reference.matmul import dense
+from ..autocast import autocast_low
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
 from ._operands import as_tensor, check_devices, result_dtype, unbroadcast
@@ -150,7 +151,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
             f"matmul of shapes {a.shape} and {b.shape}: the axes before the last two "
             "cannot be broadcast together"
         ) from error
-    return apply(MatMul, a, b)
+    return apply(MatMul, *autocast_low(a, b))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -182,4 +183,4 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             f"linear with weight {weight.shape} and bias {bias.shape}: wanted a bias of shape "
             f"{weight.shape[:1]}"
         )
-    return apply(Linear, x, weight, bias)
+    return apply(Linear, *autocast_low(x, weight, bias))

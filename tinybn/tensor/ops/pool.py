@@ -13,7 +13,7 @@ from ...kernels.windows import Windows, pair, windows
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
 from ._operands import check_tensors
-from .matmul import matmul
+from .matmul import MatMul
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -138,7 +138,9 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int 
         return avg_pool2d(input, (size[0] // output[0], size[1] // output[1]))
     # Windows of several sizes: a matrix of shares for each axis.
     rows, columns = (_shares(batch, s, o) for s, o in zip(size, output))
-    y = matmul(matmul(rows, batch.astype(rows.dtype)), columns.T).astype(input.dtype)
+    # The op itself, not matmul, whose factors autocast would round.
+    shared = apply(MatMul, rows, batch.astype(rows.dtype))
+    y = apply(MatMul, shared, columns.T).astype(input.dtype)
     return y if input.ndim == 4 else y.squeeze(0)
 
 

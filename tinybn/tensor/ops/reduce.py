@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ShapeError
 from ...kernels.arrays import accumulation_dtype, namespace
+from ..autocast import autocast_float32
 from ..dtypes import bool_, float64, int64, is_float
 from ..tape import Array, Node, Op, apply, wrap
 from ._axes import Axes, AxisLike, count, kept_shape, many_axes, one_axis, reduced_shape
@@ -209,7 +210,7 @@ def sum(x: Tensor, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
         ArgumentError: if an axis is no integer or is given twice.
         IndexOutOfRange: if an axis is out of range.
     """
-    x = as_tensor(x, "sum")
+    (x,) = autocast_float32(as_tensor(x, "sum"))
     return apply(Sum, x, axes=many_axes(axis, x.ndim), keepdims=bool(keepdims))
 
 
@@ -222,7 +223,7 @@ def mean(x: Tensor, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
         ArgumentError: if an axis is no integer or is given twice.
         IndexOutOfRange: if an axis is out of range.
     """
-    x = as_tensor(x, "mean")
+    (x,) = autocast_float32(as_tensor(x, "mean"))
     return apply(Mean, x, axes=many_axes(axis, x.ndim), keepdims=bool(keepdims))
 
 
@@ -342,7 +343,7 @@ def cumsum(x: Tensor, axis: int | None = None) -> Tensor:
     Raises:
         ArgumentError, IndexOutOfRange: for an axis that is no integer or out of range.
     """
-    x = as_tensor(x, "cumsum")
+    (x,) = autocast_float32(as_tensor(x, "cumsum"))
     if axis is None:
         x, axis = reshape(x, -1), 0
     return apply(CumSum, x, axis=one_axis(axis, x.ndim))

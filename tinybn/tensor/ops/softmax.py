@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import DTypeError
 from ...kernels.arrays import namespace
+from ..autocast import autocast_float32
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
 from ._axes import Axes, AxisLike, count, kept_shape, many_axes, one_axis, reduced_shape
@@ -109,7 +110,7 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
         ArgumentError, IndexOutOfRange: for an axis that is no integer or out of range.
     """
     x = _floating(x, "softmax")
-    return apply(Softmax, x, axis=one_axis(axis, x.ndim))
+    return apply(Softmax, *autocast_float32(x), axis=one_axis(axis, x.ndim))
 
 
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
@@ -120,7 +121,7 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
         ArgumentError, IndexOutOfRange: for an axis that is no integer or out of range.
     """
     x = _floating(x, "log_softmax")
-    return apply(LogSoftmax, x, axis=one_axis(axis, x.ndim))
+    return apply(LogSoftmax, *autocast_float32(x), axis=one_axis(axis, x.ndim))
 
 
 def logsumexp(x: Tensor, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
