@@ -71,10 +71,22 @@ def training() -> None:
         optimizer.step()
 
 
+def images() -> None:
+    """Convolution and pooling, by a step of the CNN in both layouts and two sizes of channel."""
+    for channels, image in (((5, 8), 13), ((16, 32), 12)):
+        model = nn.models.cnn(channels, image=image).to("cuda")
+        x = tb.randn(9, 1, image, image, device="cuda")
+        labels = tb.zeros(9, dtype=tb.int64, device="cuda")
+        nn.functional.cross_entropy(model(x), labels).backward()
+        y = nn.Conv2d(4, 6, 3, groups=2, device="cuda")(tb.randn(2, 4, 9, 9, device="cuda"))
+        nn.functional.avg_pool2d(y, 2).sum().backward()
+
+
 if __name__ == "__main__":
     gpu.require().cuda.set_allocator(None)
     batch_norm()
     inference()
     training()
+    images()
     gpu.cupy().cuda.Device().synchronize()
     print("ran")

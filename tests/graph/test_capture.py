@@ -175,6 +175,19 @@ def test_a_shape_or_a_mode_of_its_own_has_a_graph_of_its_own():
 
 
 @pytest.mark.gpu
+def test_autocast_around_a_step_is_followed():
+    weight = tb.randn(5, 5, device="cuda")
+    run = tb.graph.capture(lambda x: tb.matmul(x, weight))
+    x = tb.randn(3, 5, device="cuda")
+    for dtype in (tb.bfloat16, tb.float16):
+        for _ in range(4):
+            with nn.amp.autocast(dtype=dtype):
+                assert run(x).dtype == dtype
+            assert run(x).dtype == tb.float32
+    assert run.graphs == 3
+
+
+@pytest.mark.gpu
 def test_results_in_lists_and_dictionaries():
     run = tb.graph.capture(lambda xs, *, scale: {"sum": xs[0] + xs[1], "rest": [xs[0] * scale]})
     for i in range(5):

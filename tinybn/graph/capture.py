@@ -19,6 +19,7 @@ from ..errors import ArgumentError, CaptureError, TinyBNError
 from ..kernels import get_float32_matmul_precision, gpu
 from ..kernels.recording import Recording, under
 from ..tensor import Tensor, default_device, is_grad_enabled
+from ..tensor.autocast import autocast_dtype
 from ..tensor.device import use
 
 P = ParamSpec("P")
@@ -53,7 +54,8 @@ class CapturedStep(Generic[P, R]):
         device = next((t.device for t in tensors), default_device())
         if device.type != "cuda":
             return self.step(*args, **kwargs)
-        key = (device, is_grad_enabled(), get_float32_matmul_precision(), kinds)
+        modes = (is_grad_enabled(), autocast_dtype("cuda"), get_float32_matmul_precision())
+        key = (device, modes, kinds)
         with use(device):
             graph = self._graphs.get(key)
             if graph is not None and not graph.is_good():
@@ -86,7 +88,8 @@ def capture(step: Callable[P, R]) -> CapturedStep[P, R]:
     same results, bit for bit, as the step itself would give. Learning rates and other options
     of optimisers, schedules, step counts and the random generators go on from step to step.
     Arguments of other shapes, dtypes or values (of those that are no Tensors), another mode of a
-    module or another matmul precision are recorded anew. On the CPU the step is simply called.
+    module, autocast or another matmul precision are recorded anew. On the CPU the step is
+    simply called.
 
     A step may train: forward, ``optimizer.zero_grad()``, ``loss.backward()``, ``optimizer.step()``
     and ``schedule.step()``. What else it does in Python happens only while it is recorded.

@@ -89,6 +89,11 @@ class autocast(Mode):
         _setting.dtypes = before
 
 
+def autocast_dtype(device_type: str) -> np.dtype | None:
+    """The low dtype that this thread casts to on ``"cpu"`` or ``"cuda"``, None for none."""
+    return _setting.dtypes.get(device_type)
+
+
 def autocast_low(*tensors: Tensor | None) -> tuple[Any, ...]:
     """The inputs of a product, on one device, in the low dtype where ``autocast`` is on.
 

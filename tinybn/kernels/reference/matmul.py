@@ -39,7 +39,8 @@ def linear_backward(
 def _product(a: Array, b: Array) -> Array:
     """float16 and bfloat16 in float32, which NumPy's BLAS can multiply and theirs cannot."""
     wide = accumulation_dtype(a.dtype)
-    return dense(a.astype(wide, copy=False)) @ dense(b.astype(wide, copy=False))
+    with np.errstate(all="ignore"):
+        return dense(a.astype(wide, copy=False)) @ dense(b.astype(wide, copy=False))
 
 
 def dense(a: Array) -> Array:

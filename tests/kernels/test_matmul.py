@@ -1,0 +1,160 @@
+"""Matrix products on every engine against float64.
+
+A result is a sum of k products, added up in blocks: its error is at most (k + 4)·ε of the sum of
+the absolute products, with ε of the dtype in which sums are added up (products of TF32's three
+parts leave out less than 4·ε of each), and one rounding to the result's dtype.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engines import CUDA, all_engines
+from tinybn import kernels
+from tinybn.errors import DTypeError, ShapeError
+from tinybn.kernels.arrays import accumulation_dtype
+from tinybn.testing import FLOAT_DTYPES, epsilon, fill
+
+SIZES = (1, 2, 7, 16, 31, 33, 65)
+TERMS = (1, 5, 31, 64, 129, 300)  # the longest are cut into parts
+
+
+def laid_out(array, layout):
+    """The values of ``array`` in other memory."""
+    if layout == "transposed":
+        return np.ascontiguousarray(array.T).T
+    if layout == "reversed":
+        return np.ascontiguousarray(array[::-1, ::-1])[::-1, ::-1]
+    if layout == "sliced":
+        wide = np.zeros((array.shape[0], 2 * array.shape[1] + 1), array.dtype)
+        wide[:, 1::2] = array
+        return wide[:, 1::2]
+    return array
+
+
+layouts = st.sampled_from(("contiguous", "transposed", "reversed", "sliced"))
+
+
+@st.composite
+def cases(draw, values=("normal", "constant", "large_mean", "mixed_scales")):
+    """a [M, K], b [N, K] and what goes with the results."""
+    m, n, k = (
+        draw(st.sampled_from(SIZES)),
+        draw(st.sampled_from(SIZES)),
+        draw(st.sampled_from(TERMS)),
+    )
+    dtype = np.dtype(draw(st.sampled_from(FLOAT_DTYPES)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    kind = draw(st.sampled_from(values if dtype.itemsize > 2 else ("normal", "constant")))
+    a, b = (laid_out(fill(rng, (s, k), dtype, kind), draw(layouts)) for s in (m, n))
+    bias = rng.standard_normal(n).astype(dtype) if draw(st.booleans()) else None
+    return a, b, bias, rng.standard_normal((m, n)).astype(dtype)
+
+
+def assert_close(got, a, b, bias=None):
+    """``got`` is a·b + bias as exactly as the module's text says."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    extra = 0 if bias is None else bias.astype(np.float64)
+    want, total = a @ b + extra, np.abs(a) @ np.abs(b) + np.abs(extra)
+    wide = epsilon(accumulation_dtype(got.dtype))
+    bound = (a.shape[1] + 4) * wide * total + epsilon(got.dtype) * np.abs(want)
+    smallest = 2.0**-24 if got.dtype == np.float16 else 0  # below its normal numbers
+    got = got.astype(np.float64)
+    largest = 65504 if smallest else np.inf
+    beyond = np.abs(want) - bound > largest
+    assert np.all(np.isinf(got[beyond]) & (np.sign(got[beyond]) == np.sign(want[beyond])))
+    inside = np.abs(want) + bound < largest
+    assert np.all(np.abs(got - want)[inside] <= (bound + smallest)[inside])
+
+
+@all_engines
+@given(case=cases())
+@settings(max_examples=20)
+def test_product(engine, case):
+    a, b, bias, _ = case
+    y = engine.run(kernels.matmul, a, b.T, bias)
+    assert y.dtype == a.dtype and y.shape == (len(a), len(b))
+    assert_close(y, a, b.T, bias)
+
+
+@all_engines
+@given(case=cases(), needs=st.tuples(st.booleans(), st.booleans(), st.booleans()))
+@settings(max_examples=20)
+def test_gradients(engine, case, needs):
+    x, weight, _, dy = case
+    dx, dweight, dbias = engine.run(kernels.linear_backward, dy, x, weight, needs)
+    assert tuple(g is not None for g in (dx, dweight, dbias)) == needs
+    if dx is not None:
+        assert_close(dx, dy, weight)
+    if dweight is not None:
+        assert_close(dweight, dy.T, x)
+    if dbias is not None:
+        assert_close(dbias[None], np.ones((1, len(dy))), dy)
+
+
+@all_engines
+@given(case=cases(values=("normal",)), seed=st.integers(0, 99))
+@settings(max_examples=10)
+def test_infinities_and_nan_stay_in_their_rows(engine, case, seed):
+    a, b, _, _ = case
+    rng = np.random.default_rng(seed)
+    a = a.copy()
+    for value in (np.inf, -np.inf, np.nan):
+        a[rng.integers(len(a)), rng.integers(a.shape[1])] = value
+    y = engine.run(kernels.matmul, a, b.T)
+    with np.errstate(invalid="ignore"):
+        want = a.astype(np.float64) @ b.T.astype(np.float64)
+    assert np.array_equal(np.isnan(y), np.isnan(want))
+    infinite = np.isinf(want)
+    assert np.array_equal(y[infinite].astype(np.float64), want[infinite])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["highest", "high"])
+@pytest.mark.parametrize(
+    "shape", [(128, 784, 512), (128, 3136, 10), (1024, 512, 512), (3, 70000, 5)]
+)
+def test_larger_products_are_exact_and_the_same_each_time(precision, shape):
+    m, k, n = shape
+    rng = np.random.default_rng(0)
+    a, b, dy = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k), (m, n)))
+    before = kernels.get_float32_matmul_precision()
+    kernels.set_float32_matmul_precision(precision)
+    try:
+        y = CUDA.run(kernels.matmul, a, b.T)
+        gradients = CUDA.run(kernels.linear_backward, dy, a, b, (True,) * 3)
+        for _ in range(20):
+            assert np.array_equal(CUDA.run(kernels.matmul, a, b.T), y)
+            again = CUDA.run(kernels.linear_backward, dy, a, b, (True,) * 3)
+            assert all(np.array_equal(*pair) for pair in zip(again, gradients))
+    finally:
+        kernels.set_float32_matmul_precision(before)
+    assert_close(y, a, b.T)
+    assert_close(gradients[0], dy, b)
+    assert_close(gradients[1], dy.T, a)
+
+
+@all_engines
+def test_sums_of_nothing(engine):
+    y = engine.run(kernels.matmul, np.ones((3, 0)), np.ones((0, 2)), np.array([1.0, 2.0]))
+    assert np.array_equal(y, [[1, 2]] * 3)
+    dy, x, weight = np.ones((0, 2)), np.ones((0, 3)), np.ones((2, 3))
+    dx, dweight, dbias = engine.run(kernels.linear_backward, dy, x, weight, (True,) * 3)
+    assert dx.shape == (0, 3) and not dweight.any() and not dbias.any()
+
+
+def test_what_does_not_fit():
+    a = np.ones((2, 3))
+    with pytest.raises(ShapeError, match=r"\(2, 3\)"):
+        kernels.matmul(a, a)
+    with pytest.raises(ShapeError, match="bias"):
+        kernels.matmul(a, a.T, np.ones(3))
+    with pytest.raises(DTypeError, match="float32"):
+        kernels.matmul(a, a.T.astype(np.float32))
+    with pytest.raises(ShapeError, match="weight"):
+        kernels.linear_backward(a, None, np.ones((4, 5)), (True, False, False))
+    with pytest.raises(ShapeError, match="x"):
+        kernels.linear_backward(a, np.ones((4, 5)), None, (False, True, False))
