@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.engines import INTERPRET, all_engines, kernel_engines
 from tinybn import kernels
 from tinybn.errors import ArgumentError, DTypeError, ShapeError
+from tinybn.kernels import gpu
 from tinybn.kernels.arrays import BFLOAT16
-from tinybn.kernels.batch_norm import objects
 from tinybn.kernels.batch_norm.objects import BatchNormBackward, BatchNormForward
 from tinybn.kernels.batch_norm.plan import make_plan
 from tinybn.testing import epsilon
@@ -157,7 +157,7 @@ def test_every_family(engine, shape, layout, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_launch_of_its_own_merges_the_sums_of_many_parts(dtype, monkeypatch):
-    monkeypatch.setattr(objects, "ON_NO_GPU", 20)
+    monkeypatch.setattr(gpu, "ON_NO_GPU", 20)
     shape = (20_000, 3)
     for kernel in (BatchNormForward(), BatchNormBackward()):
         plan = kernel.plan(np.zeros(shape, dtype))

@@ -40,7 +40,8 @@ def test_compiles_without_spills(name, target):
         binary = kernel_class(name)().compile(target, dtype, shape)
         assert binary.spills == 0, (name, target, dtype, shape, binary.spills)
         assert 0 < binary.registers <= (512 if target.startswith("gfx") else 255)
-        assert binary.shared <= 48 * 1024
+        # Launches ask for what they need; the least that a supported GPU has is sm_86's 99 KB.
+        assert binary.shared <= (64 if target.startswith("gfx") else 99) * 1024
         assert binary.assembly
 
 

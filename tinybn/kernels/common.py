@@ -96,7 +96,7 @@ class KernelObject:
         """
         shape = self.example_shape if shape is None else shape
         binaries = [
-            self.launcher.compile(target, arguments, options)
+            self.launcher.compile(target, _as_target_can(target, arguments), options)
             for arguments, options in self.launches(np.dtype(dtype), shape)
         ]
         return Binary(
@@ -106,6 +106,13 @@ class KernelObject:
             max(b.shared for b in binaries),
             max(b.spills for b in binaries),
         )
+
+
+def _as_target_can(target: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``arguments`` with exact products where the target has none of TF32's parts: AMD's."""
+    if target.startswith("gfx") and arguments.get("PRECISION") == "tf32x3":
+        return {**arguments, "PRECISION": "ieee"}
+    return arguments
 
 
 def power_of_two(n: int, most: int) -> int:

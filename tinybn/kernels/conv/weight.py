@@ -61,6 +61,6 @@ def conv2d_weight_kernel(
     if parts > 1:
         program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         total, last = add_parts(total, partial_ptr, arrived_ptr, program - part, part, parts)
-        mask = mask & last
+        mask = (out < tl.where(last, CHANNELS_OUT, 0))[:, None] & real[None, :]
     at = dy_channel[:, None] * (CHANNELS_IN * TAPS) + (channel * TAPS + tap)[None, :]
     tl.store(dweight_ptr + at, total.to(dweight_ptr.dtype.element_ty), mask=mask)

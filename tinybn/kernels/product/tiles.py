@@ -40,6 +40,7 @@ def multiply(
 @triton.jit
 def add_parts(total, partial_ptr, arrived_ptr, first, part, parts):
     """The sum of the parts of programs from ``first`` on; whether this one is last, and has it."""
+    # Callers bound a range by ``last``: beside a mask Triton 3.9 interprets it as an int32.
     M: tl.constexpr = total.shape[0]
     N: tl.constexpr = total.shape[1]
     at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
@@ -75,7 +76,7 @@ def product_tile(
     mask = (m < M)[:, None] & (n < N)[None, :]
     if parts > 1:
         total, last = add_parts(total, partial_ptr, arrived_ptr, base + tile * parts, part, parts)
-        mask = mask & last
+        mask = (m < tl.where(last, M, 0))[:, None] & (n < N)[None, :]
     if bias_ptr is not None:
         total += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(ACC)[None, :]
     if WIDE:
@@ -155,5 +156,5 @@ def column_sums(
     mask = n < OUT
     if parts > 1:
         total, last = add_parts(total, partial_ptr, arrived_ptr, base + tile * parts, part, parts)
-        mask = mask & last
+        mask = n < tl.where(last, OUT, 0)
     tl.store(dbias_ptr + n, tl.sum(total, 0).to(dbias_ptr.dtype.element_ty), mask=mask)
