@@ -19,6 +19,40 @@ OUTPUTS = ("y", "dx", "dweight", "dbias")
 Step = Callable[[], Outputs]
 
 
+def torch_on(stream: int) -> Any:
+    """Import PyTorch, with the CUDA stream at that address as its current one."""
+    import torch
+    import torch._inductor.config
+
+    torch.cuda.set_stream(torch.cuda.ExternalStream(stream))
+    # Where Inductor tries several kernels it shall do so here, not trust a choice from a
+    # process that shared the GPU, such as those of compile_slice.
+    torch._inductor.config.autotune_local_cache = False
+    return torch
+
+
+def torch_versions(torch: Any) -> dict[str, str]:
+    """Of PyTorch and what it runs on."""
+    versions = {"PyTorch": torch.__version__}
+    if torch.cuda.is_available():
+        versions["PyTorch's CUDA"] = torch.version.cuda
+        versions["cuDNN"] = str(torch.backends.cudnn.version())
+    return versions
+
+
+def jax_on_gpu() -> Any:
+    """Import JAX, with what it compiles kept on disk and a GPU that it must find."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU is shared
+    import jax
+
+    cache = Path(tempfile.gettempdir()) / "tinybn-benchmarks-jax"
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.devices("gpu")
+    return jax
+
+
 class Torch:
     """PyTorch's batch_norm, eager and compiled, on the stream that is given.
 
@@ -29,23 +63,11 @@ class Torch:
     names = ANCHORS
 
     def __init__(self, stream: int) -> None:
-        import torch
-        import torch._inductor.config
-
-        self._torch = torch
-        torch.cuda.set_stream(torch.cuda.ExternalStream(stream))
-        # Where Inductor tries several kernels it shall do so here, not trust a choice from a
-        # process that shared the GPU, such as those of compile_slice.
-        torch._inductor.config.autotune_local_cache = False
+        self._torch = torch_on(stream)
 
     def versions(self) -> dict[str, str]:
         """Of what runs."""
-        torch = self._torch
-        return {
-            "PyTorch": torch.__version__,
-            "PyTorch's CUDA": torch.version.cuda,
-            "cuDNN": str(torch.backends.cudnn.version()),
-        }
+        return torch_versions(self._torch)
 
     def jobs(self, problem: Problem, name: str) -> tuple[Job, Job]:
         """Forward, and forward and backward, captured in a graph each."""
@@ -141,15 +163,7 @@ class Jax:
     names = (JAX,)
 
     def __init__(self) -> None:
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU is shared
-        import jax
-
-        cache = Path(tempfile.gettempdir()) / "tinybn-benchmarks-jax"
-        jax.config.update("jax_compilation_cache_dir", str(cache))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-        self._jax = jax
-        self._gpu = jax.devices("gpu")[0]
+        self._jax = jax_on_gpu()
 
     def versions(self) -> dict[str, str]:
         """Of what runs."""

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import gc
-import os
-import platform
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,11 +21,12 @@ import tinybn as tb
 from tinybn import kernels, nn
 from tinybn.kernels import gpu
 
-from . import anchors
+from . import anchors, machine, writing
 from .problem import EPS, MOMENTUM, Problem
 from .report import BOTH, FORWARD, OURS, Report, as_json, failing, markdown, plot, row_line, summary
 from .rows import QUICK, Figures, Row, all_rows
 from .timing import Job, Outputs, Timer, host_us
+from .writing import reason
 
 HERE = Path(__file__).parent
 HOST_SHAPE = (16, 64, 8, 8)
@@ -57,14 +53,7 @@ class Ours:
 
     def versions(self) -> dict[str, str]:
         """Of what runs."""
-        import cupy
-
-        return {
-            "tinybn": tb.__version__,
-            "CuPy": cupy.__version__,
-            "Triton": metadata.version("triton"),
-            "NumPy": metadata.version("numpy"),
-        }
+        return machine.our_versions()
 
     def jobs(self, problem: Problem, name: str) -> tuple[Job, Job]:
         """Forward, and forward and backward, captured in a graph each."""
@@ -167,24 +156,6 @@ def libraries(options: argparse.Namespace, timer: Timer, remarks: list[str]) -> 
     return found
 
 
-def reason(error: BaseException) -> str:
-    """An error in one short line."""
-    text = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {text}"[:120]
-
-
-def warm(jobs: int, arguments: Sequence[str]) -> None:
-    """Compile all rows' kernels in ``jobs`` processes, into the caches on disk."""
-    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # the processes suffice
-    command = [sys.executable, "-m", "benchmarks.batchnorm", *arguments, "--compile-slice"]
-    running = [
-        subprocess.Popen([*command, f"{k}/{jobs}"], cwd=HERE.parent, env=environment)
-        for k in range(jobs)
-    ]
-    for process in running:
-        process.wait()
-
-
 def compile_slice(options: argparse.Namespace) -> None:
     """Compile every N-th row's kernels, from the K-th on."""
     start, step = map(int, options.compile_slice.split("/"))
@@ -232,22 +203,10 @@ def measure(
 
 def about(found: Sequence[Library]) -> dict[str, str]:
     """What ran where and when."""
-    try:
-        driver = subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=60, check=True,
-        ).stdout.split()[0]  # fmt: skip
-    except (OSError, subprocess.SubprocessError, IndexError):
-        driver = "unknown"
-    versions = {"Python": platform.python_version()}
+    versions: dict[str, str] = {}
     for library in found:
         versions |= library.versions()
-    return {
-        "GPU": gpu.device_name(),
-        "driver": driver,
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "date": datetime.date.today().isoformat(),
-    }
+    return machine.about(versions)
 
 
 def host_costs(timer: Timer, found: Sequence[Library]) -> dict[str, float]:
@@ -262,18 +221,15 @@ def host_costs(timer: Timer, found: Sequence[Library]) -> dict[str, float]:
 
 
 def write(report: Report, options: argparse.Namespace) -> None:
-    """Write the report, its plot where matplotlib is there, and the JSON where it is wanted."""
-    picture = options.output.with_suffix(".svg")
-    try:
-        plot(report, picture)
-    except ImportError:
-        picture = None
-    path = HERE / "batchnorm_notes.md"
-    notes = path.read_text(encoding="utf-8") if path.exists() else ""
-    text = markdown(report, notes, None if picture is None else picture.name)
-    options.output.write_text(text, encoding="utf-8")
-    if options.json is not None:
-        options.json.write_text(as_json(report), encoding="utf-8")
+    """Write the report, its plot and the JSON."""
+    notes = writing.notes(HERE / "batchnorm_notes.md")
+    writing.write(
+        options.output,
+        options.json,
+        lambda path: plot(report, path),
+        lambda picture: markdown(report, notes, picture),
+        lambda: as_json(report),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -288,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         compile_slice(options)
         return 0
     if options.warm:
-        warm(options.warm, arguments)
+        machine.run_together(machine.slices("batchnorm", arguments, options.warm))
         print(f"compiled in {time.monotonic() - began:.0f} s", flush=True)
     timer = Timer()
     remarks: list[str] = []

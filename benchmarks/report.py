@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from .anchors import ANCHORS, JAX, OUTPUTS, PYTORCH
 from .rows import Figures
+from .writing import MISSING, axes, geometric_mean, number, table
 
 OURS = "tinybn"
 FORWARD, BOTH = "forward", "forward and backward"
@@ -21,7 +20,6 @@ FLOOR = {FORWARD: 2, BOTH: 5}
 STREAMING = {FORWARD: 3, BOTH: 8}
 LARGE = 25e6  # bytes of a tensor above which a row over NEAR of its floor is listed
 NEAR = 1.35
-MISSING = "–"
 
 
 @dataclass
@@ -47,12 +45,6 @@ class Report:
     def tensors_us(self, figures: Figures, tensors: float) -> float:
         """Microseconds in which so many tensors of the row pass at the copy rate."""
         return 1e6 * tensors * figures.row.nbytes / self.copy_rate
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """The geometric mean of positive values; NaN where there are none."""
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
 def times_of(figures: Figures, step: str) -> dict[str, float]:
@@ -200,11 +192,11 @@ def _times_table(report: Report, step: str) -> str:
             *_row_cells(figures),
             f"{figures.row.nbytes / 1e6:.3g}",
             f"{floor:.3g}",
-            *(_number(times.get(name), ".1f") for name in (OURS, *ANCHORS, JAX)),
-            _number(ratio(figures, step), ".2f"),
-            _number(None if ours is None else ours / floor, ".2f"),
+            *(number(times.get(name), ".1f") for name in (OURS, *ANCHORS, JAX)),
+            number(ratio(figures, step), ".2f"),
+            number(None if ours is None else ours / floor, ".2f"),
         ])  # fmt: skip
-    return _table([*header, "best/ours", "ours/floor"], lines)
+    return table([*header, "best/ours", "ours/floor"], lines)
 
 
 def _errors_table(report: Report) -> str:
@@ -212,7 +204,7 @@ def _errors_table(report: Report) -> str:
     for figures in report.figures:
         ours, theirs = figures.errors.get(OURS, {}), figures.errors.get(PYTORCH, {})
         cells = [
-            f"{_number(ours.get(name), '.1e')} / {_number(theirs.get(name), '.1e')}"
+            f"{number(ours.get(name), '.1e')} / {number(theirs.get(name), '.1e')}"
             for name in OUTPUTS
         ]
         failed = ", ".join(failing(figures))
@@ -225,21 +217,12 @@ def _errors_table(report: Report) -> str:
         f"checked. {OURS} passes within 1e-5 (y, dx in float32), 2⁻⁸ (y, dx in bfloat16) and "
         "1e-4 (dweight, dbias)."
     )
-    return f"{tolerances}\n\n{_table(header, lines)}"
+    return f"{tolerances}\n\n{table(header, lines)}"
 
 
 def _row_cells(figures: Figures) -> list[str]:
     row = figures.row
     return [row.shape_name, row.dtype + (", hard" if row.hard else ""), row.layout]
-
-
-def _number(value: float | None, form: str) -> str:
-    return MISSING if value is None else format(value, form)
-
-
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rows = [header, [*["---"] * 3, *["---:"] * (len(header) - 3)], *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def as_json(report: Report) -> str:
@@ -256,34 +239,29 @@ def plot(report: Report, path: Path) -> None:
     Raises:
         ImportError: where matplotlib is not installed.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
 
     shown = [f for f in report.figures if OURS in f.both]
     places = range(len(shown))
     floors = [report.tensors_us(f, FLOOR[BOTH]) for f in shown]
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tinybn", "font.size": 8}):
-        picture = Figure(figsize=(8, 1.4 + 0.17 * len(shown)), layout="constrained")
-        axes = picture.add_subplot()
+    with axes(path, 1.4 + 0.17 * len(shown)) as canvas:
         ours = [f.both[OURS] / floor for f, floor in zip(shown, floors)]
-        axes.plot(ours, places, "o", markersize=4.5, color="#0b6e4f", label=OURS)
+        canvas.plot(ours, places, "o", markersize=4.5, color="#0b6e4f", label=OURS)
         anchors = [
             (best / floor, place)
             for place, f, floor in zip(places, shown, floors)
             if (best := best_anchor(f, BOTH)) is not None
         ]
         if anchors:
-            axes.plot(*zip(*anchors), "D", markersize=4.5, markerfacecolor="none",
-                      color="#c8553d", label="best of PyTorch's")  # fmt: skip
-        axes.axvline(1, color="black", linewidth=0.8)
-        axes.axvline(STREAMING[BOTH] / FLOOR[BOTH], color="grey", linewidth=0.8, linestyle="--",
-                     label="streaming limit")  # fmt: skip
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.set_yticks(places, [f.row.name for f in shown])
-        axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.set_xlabel("time / floor, forward and backward (1: five tensors at the copy rate)")
-        axes.grid(axis="both", linewidth=0.3, alpha=0.6)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False)
-        picture.savefig(path, metadata={"Date": None})
+            canvas.plot(*zip(*anchors), "D", markersize=4.5, markerfacecolor="none",
+                        color="#c8553d", label="best of PyTorch's")  # fmt: skip
+        canvas.axvline(1, color="black", linewidth=0.8)
+        canvas.axvline(STREAMING[BOTH] / FLOOR[BOTH], color="grey", linewidth=0.8, linestyle="--",
+                       label="streaming limit")  # fmt: skip
+        canvas.set_xscale("log")
+        canvas.xaxis.set_major_formatter(ScalarFormatter())
+        canvas.set_yticks(places, [f.row.name for f in shown])
+        canvas.set_ylim(len(shown) - 0.5, -0.5)
+        canvas.set_xlabel("time / floor, forward and backward (1: five tensors at the copy rate)")
+        canvas.grid(axis="both", linewidth=0.3, alpha=0.6)
+        canvas.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False)

@@ -82,6 +82,16 @@ class Timer:
         call()
         return 1e6 * (time.perf_counter() - start)
 
+    def stretch_us(self, step: Callable[[], object], steps: int) -> float:
+        """Microseconds on the GPU of one of ``steps`` consecutive steps; the cache is theirs."""
+        self.stream.synchronize()
+        self._start.record(self.stream)
+        for _ in range(steps):
+            step()
+        self._end.record(self.stream)
+        self._end.synchronize()
+        return 1e3 * self._cupy.cuda.get_elapsed_time(self._start, self._end) / steps
+
     def medians(self, jobs: Mapping[Key, Job], rounds: int) -> dict[Key, float]:
         """The median microseconds of each job over ``rounds``, each of which runs every job once.
 
@@ -137,19 +147,31 @@ class Timer:
         return Job(lambda: kept[0].launch(self.stream), lambda: outputs, buffers)
 
 
+def wall_stretch_us(step: Callable[[], object], steps: int, wait: Callable[[], object]) -> float:
+    """Microseconds by the wall clock of one of ``steps`` steps, until ``wait`` returns."""
+    wait()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    wait()
+    return 1e6 * (time.perf_counter() - start) / steps
+
+
 def host_us(
-    calls: Mapping[str, Callable[[], object]], wait: Callable[[], object], rounds: int = 40
-) -> dict[str, float]:
+    calls: Mapping[Key, Callable[[], object]],
+    wait: Callable[[], object],
+    rounds: int = 40,
+    repeats: int = 100,
+) -> dict[Key, float]:
     """Microseconds on the host of each call, which only queues work: the least of many rounds.
 
     The least, since whatever else the host does can only add to it; and round by round all
     of them, so that it does so to all alike.
 
     Args:
-        calls: what is timed, 100 times a round, which does not fill the GPU's queue.
+        calls: what is timed, ``repeats`` times a round, which must not fill the GPU's queue.
         wait: waits until the queue is empty; not timed.
     """
-    repeats = 100
     least = dict.fromkeys(calls, float("inf"))
     for number in range(rounds + 1):
         for name, call in calls.items():

@@ -1,0 +1,70 @@
+"""Count what a CUDA graph launches, through the driver: CuPy and PyTorch have no call for it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+KERNEL, MEMCPY, MEMSET, CHILD = 0, 1, 2, 4  # CUgraphNodeType
+LAUNCHES = frozenset((KERNEL, MEMCPY, MEMSET))
+
+
+def count(graph: int, driver: Any = None) -> int:
+    """Kernels, copies and fills among the nodes of a CUgraph and of the graphs in it.
+
+    Args:
+        graph: the handle.
+        driver: has the driver's functions; the library itself where not given.
+
+    Raises:
+        RuntimeError: where the driver refuses.
+    """
+    driver = ctypes.CDLL("libcuda.so.1") if driver is None else driver
+    size = ctypes.c_size_t()
+    handle = ctypes.c_void_p(graph)
+    _check(driver.cuGraphGetNodes(handle, None, ctypes.byref(size)))
+    nodes = (ctypes.c_void_p * size.value)()
+    _check(driver.cuGraphGetNodes(handle, nodes, ctypes.byref(size)))
+    total = 0
+    for node in nodes[: size.value]:
+        kind = ctypes.c_int()
+        _check(driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)))
+        if kind.value == CHILD:
+            child = ctypes.c_void_p()
+            _check(driver.cuGraphChildGraphNodeGetGraph(
+                ctypes.c_void_p(node), ctypes.byref(child)
+            ))  # fmt: skip
+            total += count(child.value or 0, driver)
+        else:
+            total += kind.value in LAUNCHES
+    return total
+
+
+def _check(status: int) -> None:
+    if status:
+        raise RuntimeError(f"the CUDA driver answers with error {status}; wanted a graph's nodes")
+
+
+def count_captured(step: Callable[[], object]) -> int | None:
+    """What one step on CuPy's current stream launches; None where it cannot be captured.
+
+    A graph that the step launches becomes a child of the one captured here. The step is not
+    carried out.
+    """
+    import cupy
+
+    runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
+    graph = None
+    try:
+        runtime.streamBeginCapture(stream.ptr)
+        try:
+            step()
+        finally:
+            graph = runtime.streamEndCapture(stream.ptr)
+        return count(graph)
+    except Exception:  # what the step does is none of ours, such as waiting for the GPU
+        return None
+    finally:
+        if graph:
+            runtime.graphDestroy(graph)

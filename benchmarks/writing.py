@@ -1,0 +1,81 @@
+"""How every report here is written: numbers, tables, the plot's canvas, the files."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+MISSING = "–"
+
+
+def reason(error: BaseException) -> str:
+    """An error in one short line."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}"[:120]
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The geometric mean of positive values; NaN where there are none."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def number(value: float | None, form: str) -> str:
+    """A number in a table's cell, or the mark of one that is missing."""
+    return MISSING if value is None else format(value, form)
+
+
+def table(header: Sequence[str], lines: Iterable[Sequence[str]], words: int = 3) -> str:
+    """A table of Markdown whose first ``words`` columns are text, the others numbers."""
+    rows = [header, [*["---"] * words, *["---:"] * (len(header) - words)], *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+@contextlib.contextmanager
+def axes(path: Path, height: float) -> Iterator[Any]:
+    """Axes to draw on, written as an SVG that is the same for the same figures.
+
+    Raises:
+        ImportError: where matplotlib is not installed.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tinybn", "font.size": 8}):
+        picture = Figure(figsize=(8, height), layout="constrained")
+        yield picture.add_subplot()
+        picture.savefig(path, metadata={"Date": None})
+
+
+def write(
+    output: Path,
+    json_output: Path | None,
+    plot: Callable[[Path], None],
+    markdown: Callable[[str | None], str],
+    as_json: Callable[[], str],
+) -> None:
+    """Write a report, its plot where matplotlib is there, and the JSON where it is wanted.
+
+    Args:
+        output: the report's file; the plot gets its name with the ending ``.svg``.
+        json_output: the file of all figures, or None.
+        plot: draws into a file.
+        markdown: the report's text, given the file name of the plot, or None without one.
+        as_json: all figures.
+    """
+    picture: Path | None = output.with_suffix(".svg")
+    try:
+        plot(output.with_suffix(".svg"))
+    except ImportError:
+        picture = None
+    output.write_text(markdown(None if picture is None else picture.name), encoding="utf-8")
+    if json_output is not None:
+        json_output.write_text(as_json(), encoding="utf-8")
+
+
+def notes(path: Path) -> str:
+    """The text of a report's last section, empty where there is no such file."""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
