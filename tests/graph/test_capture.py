@@ -128,7 +128,7 @@ def test_options_set_by_hand_are_followed():
             if i == 8:
                 opt.param_groups[0]["weight_decay"] = 0.01  # other arithmetic: recorded anew
             run(tb.full((5,), float(i), device="cuda"))
-            seen.append(w.numpy().copy())
+            seen.append(w.detach().numpy().copy())
         results.append(np.stack(seen))
     assert np.array_equal(*results)
 
@@ -327,3 +327,23 @@ def test_arguments():
         run(np.ones(3))
     with pytest.raises(CaptureError, match="requires a gradient"):
         run(tb.ones(3, requires_grad=True))
+
+
+def test_errors_of_capturing_are_told_from_others():
+    """CuPy raises several types; ours names the line that led there."""
+    messages = ("the current stream is capturing, so D2H transfers are disallowed",
+                "calling cuBLAS API during stream capture is currently unsupported")  # fmt: skip
+    for kind, message in zip((RuntimeError, NotImplementedError), messages):
+
+        def refused(kind=kind, message=message):
+            raise kind(message)
+
+        with pytest.raises(CaptureError, match=r"test_capture\.py:\d+, 'raise kind"):
+            capture_file._named(refused)
+
+    def breaks():
+        raise RuntimeError("out of cheese")
+
+    with pytest.raises(RuntimeError, match="cheese") as error:
+        capture_file._named(breaks)
+    assert not isinstance(error.value, CaptureError)

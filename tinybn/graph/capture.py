@@ -205,11 +205,9 @@ def _named(step: Callable[[], Any]) -> Any:
     except TinyBNError:
         raise
     except Exception as error:
-        # CuPy's errors for what CUDA refuses while it records: a wait, a read, cuBLAS.
-        refused = isinstance(error, NotImplementedError) or type(error).__name__ in (
-            "CUDARuntimeError", "CUDADriverError",
-        )  # fmt: skip
-        if not refused:
+        # CuPy's errors for what CUDA refuses while it records: cuBLAS, a read, a wait.
+        refused = "captur" in str(error) and isinstance(error, (NotImplementedError, RuntimeError))
+        if not refused and type(error).__name__ not in ("CUDARuntimeError", "CUDADriverError"):
             raise
         raise CaptureError(
             f"{_line(error)}: a captured step cannot do this ({error}); wanted launches alone, no "
@@ -221,7 +219,8 @@ def _line(error: BaseException) -> str:
     """The innermost line outside this package, with its text."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not os.path.abspath(f.filename).startswith(_HERE + os.sep)]
-    outside = [f for f in own if f"{os.sep}cupy" not in f.filename]
+    # CuPy's compiled files have frames too, without their text.
+    outside = [f for f in own if f"{os.sep}cupy" not in f.filename and f.filename.endswith(".py")]
     frame = (outside or own or list(frames))[-1]
     text = linecache.getline(frame.filename, frame.lineno or 0).strip()
     return f"{frame.filename}:{frame.lineno}, {text!r}"
