@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .problem import EPS, MOMENTUM, Problem, channels_second
 from .rows import CHANNELS_LAST
@@ -17,6 +17,7 @@ PYTORCH, CUDNN_OFF, COMPILED, JAX = "PyTorch", "cuDNN off", "torch.compile", "JA
 ANCHORS = (PYTORCH, CUDNN_OFF, COMPILED)  # replayed from graphs, as ours
 OUTPUTS = ("y", "dx", "dweight", "dbias")
 Step = Callable[[], Outputs]
+Outcome = TypeVar("Outcome")
 
 
 def torch_on(stream: int) -> Any:
@@ -139,15 +140,7 @@ class Torch:
             step()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # Not torch.cuda.graph, which collects garbage and empties the cache at every capture.
-        graph.capture_begin(capture_error_mode="relaxed")
-        try:
-            outputs = step()
-        except BaseException:
-            with contextlib.suppress(Exception):  # the first error is the one to show
-                graph.capture_end()
-            raise
-        graph.capture_end()
+        outputs = record(graph, step)
 
         def arrays() -> dict[str, Any]:
             # float32 holds bfloat16 exactly.
@@ -155,6 +148,20 @@ class Torch:
 
         buffers = [(t.data_ptr(), t.numel() * t.element_size()) for t in outputs.values()]
         return Job(graph.replay, arrays, buffers)
+
+
+def record(graph: Any, step: Callable[[], Outcome]) -> Outcome:
+    """Record one call of ``step`` in a torch.cuda.CUDAGraph; what the call returned."""
+    # Not torch.cuda.graph, which collects garbage and empties the cache at every capture.
+    graph.capture_begin(capture_error_mode="relaxed")
+    try:
+        outcome = step()
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first error is the one to show
+            graph.capture_end()
+        raise
+    graph.capture_end()
+    return outcome
 
 
 class Jax:

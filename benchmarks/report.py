@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .anchors import ANCHORS, JAX, OUTPUTS, PYTORCH
 from .rows import Figures
-from .writing import MISSING, axes, geometric_mean, number, table
+from .writing import MISSING, axes, document, geometric_mean, number, table
 
 OURS = "tinybn"
 FORWARD, BOTH = "forward", "forward and backward"
@@ -155,11 +155,7 @@ def markdown(report: Report, notes: str = "", plot: str | None = None) -> str:
         for name, reason in f.failures.items()
     ]
     gaps += [f"- {remark}" for remark in report.remarks]
-    if gaps:
-        parts += ["## Not measured", "\n".join(gaps)]
-    if notes.strip():
-        parts += ["## Notes", notes.strip()]
-    return "\n\n".join(parts) + "\n"
+    return document(parts, gaps, notes)
 
 
 def _method(report: Report) -> str:

@@ -174,8 +174,8 @@ def reference(problem: Problem) -> Trace:
     optimizer = nn.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     losses = []
     for images, labels in zip(problem.images[:CHECKED], problem.labels):
-        logits = model(tb.as_tensor(images.astype(np.float64)))
-        loss = nn.functional.cross_entropy(logits, tb.as_tensor(labels))
+        logits = model(tb.as_tensor(images.astype(np.float64), device="cpu"))
+        loss = nn.functional.cross_entropy(logits, tb.as_tensor(labels, device="cpu"))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

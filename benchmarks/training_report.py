@@ -11,7 +11,7 @@ from .training_jax import JAX
 from .training_ours import CAPTURED, CAPTURED_HIGH, EAGER
 from .training_problem import CHECKED, POOL, PRECISIONS, TF32, Configuration
 from .training_torch import COMPILED, COMPILED_GRAPH, FUSED, GRAPH, PYTORCH
-from .writing import MISSING, axes, number, table
+from .writing import MISSING, axes, document, number, table
 
 OURS = (CAPTURED, CAPTURED_HIGH, EAGER)
 ANCHORS = (GRAPH, FUSED, COMPILED_GRAPH, COMPILED, PYTORCH, JAX)
@@ -211,11 +211,7 @@ def markdown(report: Report, notes: str = "", plot: str | None = None) -> str:
         for name, why in f.failures.items()
     ]
     gaps += [f"- {remark}" for remark in report.remarks]
-    if gaps:
-        parts += ["## Not measured", "\n".join(gaps)]
-    if notes.strip():
-        parts += ["## Notes", notes.strip()]
-    return "\n\n".join(parts) + "\n"
+    return document(parts, gaps, notes)
 
 
 def _method(report: Report) -> str:

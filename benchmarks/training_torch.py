@@ -244,13 +244,4 @@ class Torch:
         which is none that waits for others."""
         graph = self._torch.cuda.CUDAGraph(keep_graph=True)
         self._torch.cuda.synchronize()
-        # Not torch.cuda.graph, which collects garbage and empties the cache at every capture.
-        graph.capture_begin(capture_error_mode="relaxed")
-        try:
-            result = step()
-        except BaseException:
-            with contextlib.suppress(Exception):  # the first error is the one to show
-                graph.capture_end()
-            raise
-        graph.capture_end()
-        return graph, result
+        return graph, anchors.record(graph, step)

@@ -34,6 +34,13 @@ def table(header: Sequence[str], lines: Iterable[Sequence[str]], words: int = 3)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def document(parts: Sequence[str], gaps: Sequence[str], notes: str) -> str:
+    """A report of these parts, and at its end what is missing, a line each, and the notes."""
+    ends = {"Not measured": "\n".join(gaps), "Notes": notes.strip()}
+    tail = [text for title, body in ends.items() if body for text in (f"## {title}", body)]
+    return "\n\n".join([*parts, *tail]) + "\n"
+
+
 @contextlib.contextmanager
 def axes(path: Path, height: float) -> Iterator[Any]:
     """Axes to draw on, written as an SVG that is the same for the same figures.
