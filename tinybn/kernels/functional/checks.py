@@ -40,6 +40,22 @@ def check_float(array: Any, name: str) -> None:
     check_array(array, name, FLOATS, "float16, bfloat16, float32 or float64")
 
 
+def check_like(first: Array, first_name: str, **others: Array | None) -> None:
+    """Each given array must be floating, of ``first``'s dtype, and where it is."""
+    for name, array in others.items():
+        if array is None:
+            continue
+        check_float(array, name)
+        if not same_place(array, first):
+            raise DeviceError(
+                f"{name} is on {place(array)} and {first_name} on {place(first)}; wanted one device"
+            )
+        if array.dtype != first.dtype:
+            raise DTypeError(
+                f"{name} has dtype {array.dtype}; wanted that of {first_name}, {first.dtype}"
+            )
+
+
 def check_input(x: Array, name: str = "x") -> None:
     check_float(x, name)
     if not 2 <= x.ndim <= 5:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...errors import ArgumentError, DTypeError, ShapeError
+from ...errors import ArgumentError, ShapeError
 from .. import layout
 from ..arrays import Array, contiguous, namespace
 from ..engines import implementation
 from ..windows import Windows
-from .checks import check_float, check_nchw, check_out, check_same_place
+from .checks import check_like, check_nchw, check_out
 from .results import contiguous_or_none, written
 
 
@@ -36,10 +36,10 @@ def conv2d_forward(
     Source: Dumoulin and Visin 2016, https://arxiv.org/abs/1603.07285, chapter 2.
     """
     check_nchw(x)
-    _check_like(x, weight, "weight")
+    check_like(x, "x", weight=weight)
     shape = _result_shape(x.shape, weight.shape, windows, groups)
     if bias is not None:
-        _check_like(x, bias, "bias")
+        check_like(x, "x", bias=bias)
         if bias.shape != weight.shape[:1]:
             raise ShapeError(f"bias has shape {bias.shape}; wanted {weight.shape[:1]}")
     if out is not None:
@@ -67,7 +67,7 @@ def conv2d_backward_input(
         ShapeError, DTypeError, DeviceError, ArgumentError: for arguments that do not fit.
     """
     check_nchw(dy)
-    _check_like(dy, weight, "weight")
+    check_like(dy, "dy", weight=weight)
     _check_gradient(dy, _result_shape(x_shape, weight.shape, windows, groups))
     dy = layout.dense(dy)
     dx = layout.image(dy, x_shape)
@@ -95,7 +95,7 @@ def conv2d_backward_weight(
     """
     check_nchw(dy)
     check_nchw(x)
-    _check_like(dy, x, "x")
+    check_like(dy, "dy", x=x)
     _check_gradient(dy, _result_shape(x.shape, weight_shape, windows, groups))
     x, dy = layout.dense(x), layout.dense(dy)
     dweight = namespace(x).empty(weight_shape, x.dtype)
@@ -104,13 +104,6 @@ def conv2d_backward_weight(
     else:
         dweight[...] = 0
     return dweight
-
-
-def _check_like(x: Array, array: Array, name: str) -> None:
-    check_float(array, name)
-    check_same_place(x, array, name)
-    if array.dtype != x.dtype:
-        raise DTypeError(f"{name} has dtype {array.dtype}; wanted that of x, {x.dtype}")
 
 
 def _result_shape(

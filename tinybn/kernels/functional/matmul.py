@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...errors import DTypeError, ShapeError
+from ...errors import ShapeError
 from ..arrays import Array, contiguous, namespace
 from ..engines import implementation
-from .checks import check_float, check_same_place
+from .checks import check_float, check_like
 from .results import contiguous_or_none
 
 
@@ -19,9 +19,11 @@ def matmul(a: Array, b: Array, bias: Array | None = None) -> Array:
 
     Raises:
         ShapeError, DTypeError, DeviceError: for arguments that do not fit.
+
+    Source: Golub and Van Loan 2013, Matrix Computations, 4th edition, section 1.1.10.
     """
     check_float(a, "a")
-    _check_like(a, "a", b=b, bias=bias)
+    check_like(a, "a", b=b, bias=bias)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise ShapeError(f"a has shape {a.shape} and b {b.shape}; wanted [M, K] and [K, N]")
     if bias is not None and bias.shape != b.shape[1:]:
@@ -54,7 +56,7 @@ def linear_backward(
     Source: Giles 2008, Collected matrix derivative results, section 2.2.1.
     """
     check_float(dy, "dy")
-    _check_like(dy, "dy", x=x, weight=weight)
+    check_like(dy, "dy", x=x, weight=weight)
     x, weight = x if needs[1] else None, weight if needs[0] else None
     for array, name, axis, letter in ((x, "x", 0, "N"), (weight, "weight", 1, "O")):
         if array is not None and (dy.ndim != 2 or array.ndim != 2 or len(array) != dy.shape[axis]):
@@ -74,14 +76,3 @@ def linear_backward(
             if gradient is not None:
                 gradient[...] = 0  # a sum of nothing
     return dx, dweight, dbias
-
-
-def _check_like(first: Array, name: str, **others: Array | None) -> None:
-    for other, array in others.items():
-        if array is not None:
-            check_float(array, other)
-            check_same_place(first, array, other)
-            if array.dtype != first.dtype:
-                raise DTypeError(
-                    f"{other} has dtype {array.dtype}; wanted that of {name}, {first.dtype}"
-                )

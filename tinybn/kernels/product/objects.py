@@ -96,6 +96,13 @@ class _ProductKernel(KernelObject):
             slots = room_for_parts(x, programs, arguments["BLOCK_M"] * arguments["BLOCK_N"])
         self.launcher((programs,), self._options(arguments), **arguments, **slots)
 
+    def _launches(
+        self, x: Array, arguments: Mapping[str, Any]
+    ) -> list[tuple[Mapping[str, Any], Options]]:
+        """The launch on a GPU with these arguments, with parts."""
+        complete = {**arguments, "UPCAST": False, **room_for_parts(x, 1, 1)}
+        return [(complete, self._options(complete))]
+
     def _options(self, arguments: Mapping[str, Any]) -> Options:
         elements = arguments["BLOCK_M"] * arguments["BLOCK_N"]
         return Options(warps=self.warps or max(1, min(4, elements // 256)), registers=255)
@@ -136,12 +143,7 @@ class Matmul(_ProductKernel):
     ) -> list[tuple[Mapping[str, Any], Options]]:
         m, n = shape
         a, b, bias, y = (np.zeros(s, dtype) for s in ((m, 512), (n, 512), (n,), shape))
-        _, arguments = self._arguments(a, b.T, bias, y)
-        arguments |= dict(
-            UPCAST=False, partial_ptr=np.zeros(1, accumulation_dtype(dtype)),
-            arrived_ptr=np.zeros(1, np.int32),
-        )  # fmt: skip
-        return [(arguments, self._options(arguments))]
+        return self._launches(a, self._arguments(a, b.T, bias, y)[1])
 
 
 class LinearBackward(_ProductKernel):
@@ -197,9 +199,4 @@ class LinearBackward(_ProductKernel):
     ) -> list[tuple[Mapping[str, Any], Options]]:
         rows, out = shape
         dy, x, weight, bias = (np.zeros(s, dtype) for s in (shape, (rows, 512), (out, 512), (out,)))
-        _, arguments = self._arguments(dy, x, weight, x, weight, bias)
-        arguments |= dict(
-            UPCAST=False, partial_ptr=np.zeros(1, accumulation_dtype(dtype)),
-            arrived_ptr=np.zeros(1, np.int32),
-        )  # fmt: skip
-        return [(arguments, self._options(arguments))]
+        return self._launches(dy, self._arguments(dy, x, weight, x, weight, bias)[1])
