@@ -17,6 +17,7 @@ from tinybn import nn
 from tinybn.errors import ArgumentError, CaptureError
 
 capture_file = importlib.import_module("tinybn.graph.capture")
+optimizer_tables = importlib.import_module("tinybn.kernels.optimizers")._tables
 STEPS = 7  # two rehearsals, the recording and replays
 BATCH, CLASSES = 33, 10
 
@@ -347,3 +348,27 @@ def test_errors_of_capturing_are_told_from_others():
     with pytest.raises(RuntimeError, match="cheese") as error:
         capture_file._named(breaks)
     assert not isinstance(error.value, CaptureError)
+
+
+@pytest.mark.gpu
+def test_a_graph_keeps_the_tables_that_its_optimizer_found_made():
+    """Made outside the recording, they would go when others push them out of the cache."""
+    import cupy
+
+    weight = nn.Parameter(np.zeros(1000, np.float32)).to("cuda")
+    weight.grad = tb.ones(1000, device="cuda")
+    optimizer = nn.optim.SGD([weight], lr=1.0)
+
+    def step():
+        optimizer.step()
+        return weight
+
+    run = tb.graph.capture(step)
+    for _ in range(capture_file.REHEARSALS + 1):
+        run()
+    optimizer_tables.cache_clear()
+    gc.collect()
+    # Whatever was freed is given out again, full of other values.
+    taken = [cupy.full(512 >> i % 4, -1, np.int64) for i in range(4096)]
+    assert run().numpy().tolist() == [-capture_file.REHEARSALS - 2.0] * 1000
+    del taken

@@ -49,6 +49,7 @@ class CapturedStep(Generic[P, R]):
         return len(self._graphs)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do one step: as it is, recording it, or by replay. See :func:`capture`."""
         tensors: list[Tensor] = []
         kinds = (_kind(args, tensors), _kind(kwargs, tensors))
         device = next((t.device for t in tensors), default_device())

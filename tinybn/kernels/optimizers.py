@@ -143,7 +143,9 @@ class _OptimizerKernel(KernelObject):
             addresses = tuple(tuple(pointer(a) for a in role) for role in zip(*group))
             sizes = tuple(column[0].size for column in group)
             device = first.data.device_id if is_cupy(first) else ON_HOST
-            table, tiles, size = _tables(namespace(first), device, addresses, sizes, self.block)
+            arrays = _tables(namespace(first), device, addresses, sizes, self.block)
+            recording.keep(arrays)  # others may push them out of the cache
+            table, tiles, size = arrays
             yield dtype, len(tiles), self._shared(table, tiles, size, len(group), dtype)
 
     def _run(

@@ -162,6 +162,12 @@ def under(recording: Recording) -> Iterator[Recording]:
         _thread.recording = before
 
 
+def keep(used: Any) -> None:
+    """Keep what a launch reads alive as long as the graph, where one is recorded."""
+    if _thread.recording is not None:
+        _thread.recording.kept.append(used)
+
+
 def check_host_read(what: str, array: Array) -> None:
     """Raise CaptureError for a read of the GPU's memory in a recorded step: a replay reads not."""
     if _thread.recording is not None and gpu.is_cupy(array):
