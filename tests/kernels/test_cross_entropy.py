@@ -130,6 +130,16 @@ def test_bad_arguments(arguments, options, error):
         kernels.cross_entropy_forward(*arguments, **options)
 
 
+@pytest.mark.parametrize(
+    ("divisor", "error"),
+    [(np.ones((), np.float64), DTypeError), (np.ones(3, np.float32), ShapeError)],
+)
+def test_a_divisor_that_does_not_fit(divisor, error):
+    found = kernels.cross_entropy_forward(Z, T)
+    with pytest.raises(error, match="divisor"):
+        kernels.cross_entropy_backward(np.ones(1, np.float32), Z, T, None, found, divisor)
+
+
 @pytest.mark.gpu
 def test_many_rows_on_the_gpu():
     rng = np.random.default_rng(0)

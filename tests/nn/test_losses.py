@@ -8,6 +8,7 @@ import pytest
 import tinybn as tb
 from tinybn import nn
 from tinybn.errors import ArgumentError, DTypeError, ShapeError
+from tinybn.kernels.recording import Recording, under
 from tinybn.testing import check_gradients
 
 F = nn.functional
@@ -139,6 +140,21 @@ def test_bce_does_not_overflow():
     np.testing.assert_allclose(loss.detach().numpy(), [0, 1000])
     loss.sum().backward()
     np.testing.assert_allclose(z.grad.numpy(), [0, -1])
+
+
+def test_a_recorded_step_marks_the_loss_of_a_target_that_is_no_class():
+    z = tb.Tensor(Z)
+    for bad in (-1, 4, 2**40):
+        target = T.copy()
+        target[1] = bad
+        with under(Recording(capturing=False)):
+            losses = F.nll_loss(z, tb.Tensor(target), reduction="none").numpy()
+            hot = F.one_hot(tb.Tensor([1, bad]), 4).numpy()
+        assert np.isnan(losses[1])
+        kept = [0, 2, 4]
+        assert np.array_equal(losses[kept], -Z[kept, T[kept]])
+        assert losses[3] == 0
+        assert hot.tolist() == [[0, 1, 0, 0], [0, 0, 0, 0]]
 
 
 def test_one_hot():

@@ -127,7 +127,7 @@ def one_hot(target: Tensor, num_classes: int = -1) -> Tensor:
 
     Raises:
         DTypeError: for other dtypes.
-        IndexOutOfRange: for a number outside 0 to C − 1.
+        IndexOutOfRange: for a number outside 0 to C − 1. In a captured step it gives zeros.
         ArgumentError: for C = −1 and no class numbers.
     """
     if target.dtype not in (int32, int64):
@@ -136,7 +136,8 @@ def one_hot(target: Tensor, num_classes: int = -1) -> Tensor:
         if target.size == 0:
             raise ArgumentError("num_classes is -1 and target is empty; wanted the number")
         num_classes = int(target.data.max()) + 1
-    _check_classes(target, max(num_classes, 1))
+    if recording.current() is None:  # to look at them would be a host read
+        _check_classes(target, max(num_classes, 1))
     xp = namespace(target.data)
     hot = target.data[..., None] == xp.arange(num_classes)
     return Tensor.wrap(hot.astype(int64))
@@ -208,7 +209,8 @@ def nll_loss(
         reduction: ``"mean"`` (weighted, over targets not ignored), ``"sum"`` or ``"none"``.
 
     Raises:
-        ShapeError, DTypeError, DeviceError, ArgumentError, IndexOutOfRange: for what does not fit.
+        ShapeError, DTypeError, DeviceError, ArgumentError: for what does not fit.
+        IndexOutOfRange: for a target that is no class. In a captured step its loss is NaN instead.
     """
     _check_reduction(reduction)
     if not is_float(input.dtype):
@@ -221,8 +223,13 @@ def nll_loss(
     classes = input.shape[axis]
     _check_class_weights(weight, classes, input)
     kept = target != ignore_index
-    _check_classes(where(kept, target, 0), classes)
     picked = where(kept, target, 0)
+    valid = None
+    if recording.current() is None:
+        _check_classes(picked, classes)
+    else:  # to look at them would be a host read
+        valid = (picked >= 0) & (picked < classes)
+        picked = where(valid, picked, 0)
     taken = take_along_axis(input, picked.unsqueeze(axis), axis).squeeze(axis)
     input, weight = autocast_float32(input, weight)
     # Low-precision inputs are weighed and added up in float32, and rounded once.
@@ -230,6 +237,8 @@ def nll_loss(
     ones = kept.astype(wide)
     weights = ones if weight is None else where(kept, weight.detach().astype(wide)[picked], ones)
     losses = where(kept, -taken.astype(wide) * weights, ones)
+    if valid is not None:
+        losses = where(valid, losses, math.nan)
     if reduction == "mean":
         return (losses.sum() / weights.sum()).astype(input.dtype)
     return _reduce(losses, reduction).astype(input.dtype)
@@ -349,8 +358,6 @@ def _check_class_weights(weight: Tensor | None, classes: int, input: Tensor) -> 
 
 def _check_classes(target: Tensor, classes: int) -> None:
     """Raise unless all class numbers are 0 to classes − 1."""
-    if recording.current() is not None:
-        return  # to look at them would be a host read
     outside = (target.data < 0) | (target.data >= classes)
     if bool(outside.any()):
         raise IndexOutOfRange(

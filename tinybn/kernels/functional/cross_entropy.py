@@ -132,6 +132,11 @@ def cross_entropy_backward(
     check_same_place(logits, grad, "grad")
     if grad.shape not in ((1,), logits.shape[:1]):
         raise ShapeError(f"grad has shape {grad.shape}; wanted {logits.shape[:1]} or (1,)")
+    if divisor is not None:
+        check_array(divisor, "divisor", (found.loss.dtype,), str(found.loss.dtype))
+        check_same_place(logits, divisor, "divisor")
+        if divisor.shape not in ((), (1,)):
+            raise ShapeError(f"divisor has shape {divisor.shape}; wanted () or (1,)")
     xp = namespace(logits)
     logits = contiguous(logits)
     dlogits = xp.empty_like(logits)
