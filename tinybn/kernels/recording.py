@@ -12,13 +12,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import CaptureError
 from . import gpu
 from .arrays import Array
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 MOST = 1024  # numbers that differ from step to step
 WORDS = 2  # of 8 bytes a number: 16-byte alignment, whatever the number of those before it
@@ -39,10 +42,17 @@ class Recording:
         self._actions: list[Callable[[], None]] = []
         self._guards: list[Callable[[], bool]] = []
         self._used = 0
+        self._side: Any = None
         if capturing:
             self._host = np.zeros(WORDS * MOST, np.int64)
             self._device = self.zeros(WORDS * MOST, np.int64)
-            self._sent: bytes | None = None
+            self._sent = b""
+
+    def side(self) -> Any:
+        """A second stream to record on."""
+        if self._side is None:
+            self._side = gpu.cupy().cuda.Stream(non_blocking=True)
+        return self._side
 
     def on_replay(self, action: Callable[[], None]) -> None:
         """Call ``action`` before each replay, after those given earlier."""
@@ -66,7 +76,8 @@ class Recording:
     def set_gradients(self) -> None:
         """Give the leaves the gradients that they had after recording; a replay has made them."""
         for tensor, grad in self._leaves.values():
-            tensor.grad = grad
+            if tensor.grad is not grad:
+                tensor.grad = grad
 
     def finish(self) -> None:
         """The step has been recorded: its leaves' gradients are what replays will make."""
@@ -123,19 +134,18 @@ class Recording:
         self.kept.append(copy)
         return copy
 
-    def prepare(self) -> None:
-        """Do what comes before a replay: the actions, then send the numbers, on this stream."""
+    def prepare(self, stream: Any) -> None:
+        """Do what comes before a replay on ``stream``: the actions, then send the numbers."""
         for action in self._actions:
             action()
-        self.send()
+        self.send(stream)
 
-    def send(self) -> None:
+    def send(self, stream: Any) -> None:
         """Copy the numbers to the device, where they differ from those there."""
-        used = WORDS * self._used
-        numbers = self._host[:used].tobytes()
+        numbers = self._host[: WORDS * self._used].tobytes()
         if numbers != self._sent:
             # From memory that is not page-locked the driver copies before it returns.
-            self._device[:used].set(self._host[:used], gpu.calls().stream())
+            self._device.data.copy_from_host_async(self._host.ctypes.data, len(numbers), stream)
             self._sent = numbers
 
 
@@ -160,6 +170,23 @@ def under(recording: Recording) -> Iterator[Recording]:
         yield recording
     finally:
         _thread.recording = before
+
+
+def side_by_side(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
+    """What both return; in a recorded graph they are branches that run at the same time.
+
+    Neither may use what the other makes. What both read lives until both are done.
+    """
+    recorded = _thread.recording
+    if recorded is None or not recorded.capturing:
+        return first(), second()
+    main, side = gpu.calls().stream(), recorded.side()
+    side.wait_event(main.record())
+    with side:
+        one = first()
+    two = second()
+    main.wait_event(side.record())
+    return one, two
 
 
 def keep(used: Any) -> None:
