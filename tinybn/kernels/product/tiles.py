@@ -2,7 +2,7 @@
 
 Small networks multiply matrices of a few hundred rows: tiles alone would not fill a GPU. So
 several programs share a tile, each with a part of the terms. Each leaves its sum in memory and
-counts itself in; the last to arrive adds all parts up in their order, so that the same input
+counts itself in; the last to arrive adds the parts up in their order, so that the same input
 gives the same bits, and sets the count back to 0 for the next launch.
 """
 
@@ -38,22 +38,54 @@ def multiply(
 
 
 @triton.jit
-def add_parts(total, partial_ptr, arrived_ptr, first, part, parts):
-    """The sum of the parts of programs from ``first`` on; whether this one is last, and has it."""
-    # Callers bound a range by ``last``: beside a mask Triton 3.9 interprets it as an int32.
+def add_up(
+    total, partial_ptr, counter_ptr, first, part, parts, STEP: tl.constexpr, TOGETHER: tl.constexpr
+):
+    """The sum of ``parts`` slots, STEP apart from ``first`` on, if this program is the last."""
     M: tl.constexpr = total.shape[0]
     N: tl.constexpr = total.shape[1]
     at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
     sums = partial_ptr + first.to(tl.int64) * (M * N) + at
-    tl.store(sums + part * (M * N), total)
+    tl.store(sums + part * (STEP * M * N), total)
     tl.debug_barrier()  # all threads have stored before one of them counts the program in
-    last = tl.atomic_add(arrived_ptr + first, 1, sem="acq_rel") == parts - 1
+    last = tl.atomic_add(counter_ptr, 1, sem="acq_rel") == parts - 1
     if last:
-        # Not from L1, which does not see what other multiprocessors write.
-        total = tl.load(sums, cache_modifier=".cg")
-        for other in range(1, parts):
-            total += tl.load(sums + other * (M * N), cache_modifier=".cg")
-        tl.store(arrived_ptr + first, 0)
+        total = tl.zeros([M, N], total.dtype)
+        for start in range(0, parts, TOGETHER):
+            for i in tl.static_range(TOGETHER):  # these loads do not wait for each other
+                other = start + i
+                # Not from L1, which does not see what other multiprocessors write.
+                total += tl.load(
+                    sums + other * (STEP * M * N), mask=at < tl.where(other < parts, M * N, 0),
+                    other=0.0, cache_modifier=".cg",
+                )  # fmt: skip
+        tl.store(counter_ptr, 0)
+    return total, last
+
+
+@triton.jit
+def add_parts(
+    total, partial_ptr, arrived_ptr, first, part, parts, TEAM: tl.constexpr = 16,
+    TOGETHER: tl.constexpr = 8,
+):  # fmt: skip
+    """The sum of the parts of programs from ``first`` on; whether this one is last, and has it.
+
+    Each TEAM of parts is added up by its last, and the teams' sums by the last of them: one
+    program would wait for the memory once for every few of all parts.
+    """
+    # Callers bound a range by ``last``: beside a mask Triton 3.9 interprets it as an int32.
+    team = part // TEAM
+    of_team = first + team * TEAM
+    members = tl.minimum(parts - team * TEAM, TEAM)
+    total, last = add_up(
+        total, partial_ptr, arrived_ptr + of_team, of_team, part % TEAM, members, 1, TOGETHER
+    )
+    if last:
+        if parts > TEAM:  # so that first + 1 is in the first team, which counts at first
+            teams = tl.cdiv(parts, TEAM)
+            total, last = add_up(
+                total, partial_ptr, arrived_ptr + first + 1, first, team, teams, TEAM, TOGETHER
+            )
     return total, last
 
 
