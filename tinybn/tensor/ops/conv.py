@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import kernels
 from ...errors import DTypeError, ShapeError
+from ...kernels.recording import side_by_side
 from ...kernels.windows import Windows, windows
 from ..autocast import autocast_low
 from ..dtypes import is_float
@@ -38,17 +39,25 @@ class Conv2d(Op):
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
         x, weight, x_shape, weight_shape, dtypes, windows, groups = ctx.saved
         options: dict[str, Any] = dict(windows=windows, groups=groups)
-        dx = dweight = dbias = None
-        if weight is not None:
-            dx = kernels.conv2d_backward_input(
-                grad, weight.astype(grad.dtype, copy=False), x_shape, **options
-            ).astype(dtypes[0], copy=False)
-        if x is not None:
-            dweight = kernels.conv2d_backward_weight(
-                grad, x.astype(grad.dtype, copy=False), weight_shape, **options
-            ).astype(dtypes[1], copy=False)
-        if ctx.needs[2]:
-            dbias = total(grad, (0, 2, 3), dtype=dtypes[2])
+
+        def of_input() -> Array:
+            wide = weight.astype(grad.dtype, copy=False)
+            dx = kernels.conv2d_backward_input(grad, wide, x_shape, **options)
+            return dx.astype(dtypes[0], copy=False)
+
+        def of_weight() -> Array:
+            wide = x.astype(grad.dtype, copy=False)
+            dweight = kernels.conv2d_backward_weight(grad, wide, weight_shape, **options)
+            return dweight.astype(dtypes[1], copy=False)
+
+        dx = dweight = None
+        if weight is not None and x is not None:  # each alone leaves much of a GPU idle
+            dx, dweight = side_by_side(of_input, of_weight)
+        elif weight is not None:
+            dx = of_input()
+        elif x is not None:
+            dweight = of_weight()
+        dbias = total(grad, (0, 2, 3), dtype=dtypes[2]) if ctx.needs[2] else None
         return dx, dweight, dbias
 
 
