@@ -48,6 +48,8 @@ KERNELS = {
     "weighted_mean": ("cross_entropy", "WeightedMean"),
     "philox": ("random", "Philox"),
     "dropout": ("random", "Dropout"),
+    "gather_images": ("images", "GatherImages"),
+    "add_metrics": ("metrics", "AddMetrics"),
     "sgd_step": ("optimizers", "SgdStep"),
     "adam_step": ("optimizers", "AdamStep"),
 }

@@ -55,7 +55,7 @@ def dropout_kernel(
     tl.store(y_ptr + i, y.to(y_ptr.dtype.element_ty), mask=i < n)
 
 
-def _counter(number: Any) -> Any:
+def counter(number: Any) -> Any:
     """A number as an argument; in a recorded step it is an array, read at each replay."""
     return number if is_cupy(number) else np.int64(number)
 
@@ -79,8 +79,8 @@ class Philox(_RandomKernel):
         return dict(
             out_ptr=out,
             n=out.size,
-            seed=_counter(seed),
-            offset=_counter(offset),
+            seed=counter(seed),
+            offset=counter(offset),
             stream=stream,
             BLOCKS=self.blocks,
         )
@@ -99,7 +99,7 @@ class Dropout(_RandomKernel):
 
     def _arguments(self, x, y, p, seed, offset):
         return dict(
-            x_ptr=x, y_ptr=y, n=x.size, seed=_counter(seed), offset=_counter(offset),
+            x_ptr=x, y_ptr=y, n=x.size, seed=counter(seed), offset=counter(offset),
             p=np.float32(p), scale=scalar(0.0 if p == 1 else 1 / (1 - p), x.dtype),
             BLOCKS=self.blocks, **accumulator(x.dtype),
         )  # fmt: skip

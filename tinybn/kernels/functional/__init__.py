@@ -27,7 +27,9 @@ from .cross_entropy import (
     cross_entropy_forward,
     weighted_mean,
 )
+from .images import gather_images
 from .matmul import linear_backward, matmul
+from .metrics import add_metrics
 from .optimizers import adam_step, sgd_step
 from .pool import (
     avg_pool2d_backward,
@@ -44,6 +46,7 @@ __all__ = [
     "Passing",
     "Statistics",
     "adam_step",
+    "add_metrics",
     "avg_pool2d_backward",
     "avg_pool2d_forward",
     "batch_norm_2d_nchw_backward",
@@ -62,6 +65,7 @@ __all__ = [
     "cross_entropy_backward",
     "cross_entropy_forward",
     "dropout",
+    "gather_images",
     "linear_backward",
     "matmul",
     "max_pool2d_backward",

@@ -151,7 +151,7 @@ def cross_entropy_backward(
 
 
 def check_logits(
-    logits: Array, target: Array, weight: Array | None, label_smoothing: float
+    logits: Array, target: Array, weight: Array | None = None, label_smoothing: float = 0.0
 ) -> None:
     """Raise unless logits [N, C], target [N] and weight [C] belong together."""
     check_float(logits, "logits")

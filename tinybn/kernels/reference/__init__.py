@@ -19,7 +19,9 @@ from .batch_norm import (
 )
 from .conv import conv2d_backward_input, conv2d_backward_weight, conv2d_forward
 from .cross_entropy import cross_entropy_backward, cross_entropy_forward, weighted_mean
+from .images import gather_images
 from .matmul import linear_backward, matmul
+from .metrics import add_metrics
 from .optimizers import adam_step, sgd_step
 from .pool import (
     avg_pool2d_backward,
@@ -30,6 +32,7 @@ from .pool import (
 from .random import dropout, philox
 
 __all__ = [
+    "add_metrics",
     "adam_step",
     "avg_pool2d_backward",
     "avg_pool2d_forward",
@@ -46,6 +49,7 @@ __all__ = [
     "cross_entropy_backward",
     "cross_entropy_forward",
     "dropout",
+    "gather_images",
     "linear_backward",
     "matmul",
     "max_pool2d_backward",
