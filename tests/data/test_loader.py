@@ -173,6 +173,74 @@ def test_blocks_and_copies_batch_by_batch_give_the_same(device, monkeypatch):
             np.testing.assert_array_equal(left, right)
 
 
+def shifted(data, shift, epoch):
+    """Every image of an unshuffled epoch, with its place among all that it may be moved to."""
+    x = np.concatenate([x.numpy()[:, 0] for x, _ in epoch])
+    found = []
+    for image, got in zip(data.images, x):
+        padded = np.pad(image, shift)
+        height, width = image.shape
+        places = [
+            (down, right)
+            for down in range(2 * shift + 1)
+            for right in range(2 * shift + 1)
+            if np.array_equal(np.round(got * 255), padded[down:, right:][:height, :width])
+        ]
+        assert len(places) == 1
+        found.append(places[0])
+    return found
+
+
+def test_shifts_are_small_random_and_new_in_each_epoch(device):
+    rng = np.random.default_rng(0)
+    data = Dataset(rng.integers(1, 256, (500, 7, 5), np.uint8), np.zeros(500, np.int64), ("a",))
+    batches = DataLoader(data, 64, seed=3, device=device, normalize=False, shift=2)
+    first, second = (shifted(data, 2, batches) for _ in range(2))
+    assert first != second
+    batches.set_epoch(0)
+    assert shifted(data, 2, batches) == first
+    # 25 places of 20 images each on average: a standard deviation of sqrt(500 · 0.04 · 0.96).
+    counts = np.bincount([5 * down + right for down, right in first], minlength=25)
+    assert np.abs(counts - 20).max() < 5 * np.sqrt(500 * 0.04 * 0.96)
+
+
+def test_shifts_bring_in_the_background_and_do_not_depend_on_the_batches(device):
+    data = small(20)
+    whole = [x.numpy() for x, _ in DataLoader(data, 20, True, seed=1, device=device, shift=1)]
+    parts = [x.numpy() for x, _ in DataLoader(data, 3, True, seed=1, device=device, shift=1)]
+    assert np.array_equal(np.concatenate(parts), whole[0])
+    plain = [x.numpy() for x, _ in DataLoader(data, 20, True, seed=1, device=device)]
+    assert not np.array_equal(plain[0], whole[0])
+    white = Dataset(np.full((9, 4, 4), 255, np.uint8), np.zeros(9, np.int64), ("a",), 0.25, 0.5)
+    ((x, _),) = DataLoader(white, 9, seed=0, device=device, shift=1)
+    assert set(np.unique(x.numpy())) == {np.float32(-0.5), np.float32(1.5)}
+
+
+@pytest.mark.gpu
+@no_gpu
+def test_an_epoch_gathered_by_its_user_has_the_same_batches(monkeypatch):
+    arguments = dict(batch_size=4, shuffle=True, seed=5, device="cuda", shift=1)
+    batches, same = DataLoader(small(), **arguments), DataLoader(small(), **arguments)
+    for _ in range(2):
+        epoch, sizes = batches.begin_on_device()
+        assert sizes == [4, 4, 2]
+        for size, (x, y) in zip(sizes, same, strict=True):
+            inputs, targets = epoch.take(size)
+            assert np.array_equal(inputs.get(), x.numpy())
+            assert np.array_equal(targets.get(), y.numpy())
+    assert batches.epoch == 2
+    assert DataLoader(small(), 4, drop_last=True, device="cuda").begin_on_device()[1] == [4, 4]
+    assert DataLoader(small(), transform=lambda x: x, device="cuda").begin_on_device() is None
+    pair = (np.zeros((3, 2), np.float32), np.zeros(3, np.int64))
+    assert DataLoader(pair, device="cuda").begin_on_device() is None
+    monkeypatch.setattr(loader, "RESIDENT_SHARE", 1 << 60)
+    assert DataLoader(small(), device="cuda").begin_on_device() is None
+
+
+def test_on_the_cpu_batches_are_not_gathered_by_a_step():
+    assert DataLoader(small(), device="cpu").begin_on_device() is None
+
+
 @pytest.mark.gpu
 @no_gpu
 def test_what_fits_is_moved_to_the_gpu_once(monkeypatch):
@@ -201,6 +269,8 @@ def test_repr_and_attributes():
         ({"normalize": None}, ArgumentError, "wanted a bool or"),
         ({"normalize": (0.1, 0.0)}, ArgumentError, "std above 0"),
         ({"normalize": (float("nan"), 1.0)}, ArgumentError, "wanted finite"),
+        ({"shift": -1}, ArgumentError, "shift is -1; wanted at least 0"),
+        ({"shift": 0.5}, TypeError, "shift is 0.5; wanted an int"),
         ({"transform": 3}, TypeError, "transform is int"),
         ({"device": "tpu"}, ArgumentError, "tpu"),
         ({"batch_size": 11, "drop_last": True}, ArgumentError, "no batch of 10 examples"),
@@ -229,11 +299,13 @@ def test_bad_data(dataset, error, message):
         DataLoader(dataset, device="cpu")
 
 
-def test_empty_dataset_and_normalize_for_a_pair():
+def test_empty_dataset_and_what_is_for_images_alone():
     with pytest.raises(ArgumentError, match="empty"):
         DataLoader(small()[:0], device="cpu")
     with pytest.raises(ArgumentError, match="normalize needs a Dataset"):
         DataLoader((np.ones(3), np.ones(3)), normalize=(0.0, 1.0), device="cpu")
+    with pytest.raises(ArgumentError, match="shift 2 needs a Dataset"):
+        DataLoader((np.ones(3), np.ones(3)), shift=2, device="cpu")
 
 
 def test_bad_epoch():

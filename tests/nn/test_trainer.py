@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import re
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 import tinybn as tb
 from tinybn import nn
-from tinybn.errors import ArgumentError
+from tinybn.errors import ArgumentError, CaptureError
 from tinybn.testing import epsilon
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -242,3 +243,110 @@ def test_bad_arguments():
     for call in (lambda: trainer.fit([], epochs=1), lambda: trainer.evaluate([])):
         with pytest.raises(ArgumentError, match="no batches"):
             call()
+
+
+def pictures(n=100):
+    """Small images, brighter on top or at the bottom."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(n) % 2
+    images = rng.integers(0, 128, (n, 6, 6))
+    images[labels == 0, :3] += 100
+    images[labels == 1, 3:] += 100
+    return tb.data.Dataset(images.astype(np.uint8), labels, ("top", "bottom"), 0.3, 0.2)
+
+
+def trained(source, capture, epochs=4, amp=None):
+    """Train and evaluate on the GPU; all that is left, as bits."""
+    tb.manual_seed(1)
+    if source == "images":
+        loader = tb.data.DataLoader(pictures(), 16, True, seed=0, device="cuda", shift=1)
+        test = tb.data.DataLoader(pictures(30), 16, device="cuda")
+    else:
+        images = pictures().images[:, None].astype(np.float32) / 128
+        loader = tb.data.DataLoader((images, pictures().labels), 16, True, seed=0, device="cuda")
+        test = tb.data.DataLoader((images, pictures().labels), 16, device="cuda")
+    layers = [nn.Flatten(), nn.Linear(36, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.2)]
+    model = nn.Sequential(*layers, nn.Linear(20, 2)).to("cuda")
+    optimizer = nn.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    plan = nn.schedule.OneCycleLR(optimizer, max_lr=0.1, total_steps=epochs * len(loader))
+    trainer = nn.Trainer(model, optimizer, schedule=plan, progress=False, amp=amp, capture=capture)
+    history = trainer.fit(loader, epochs, test)
+    rows = [{k: v for k, v in row.items() if "sec" not in k} for row in history]
+    state = {key: value.numpy() for key, value in model.state_dict().items()}
+    return trainer, loader, rows, state
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("source", ["images", "pair"])
+@pytest.mark.parametrize("amp", [None, tb.bfloat16])
+def test_captured_steps_train_to_the_same_bits(source, amp):
+    """Batches of 16 and a last one of 4, shifted images, dropout and a schedule."""
+    captured, _, rows, state = trained(source, True, amp=amp)
+    _, _, want_rows, want_state = trained(source, False, amp=amp)
+    assert rows == want_rows
+    for key, value in want_state.items():
+        assert np.array_equal(state[key], value), key
+    # Training and evaluation, each with full batches and a last one.
+    graphs = [step.graphs for step in captured._captured.values()]
+    assert sum(graphs) == 4
+
+
+@pytest.mark.gpu
+def test_what_is_changed_after_recording_is_used():
+    trainer, loader, _, _ = trained("images", True)
+    model, optimizer = trainer.model, trainer.optimizer
+    trainer.schedule = None
+    trainer.loss = lambda logits, target: (logits * 0).sum()
+    assert trainer.fit(loader, 1)[0]["loss"] == 0
+    trainer.loss = nn.CrossEntropyLoss()
+    state = {key: value.numpy().copy() for key, value in model.state_dict().items()}
+    left = copy.deepcopy(optimizer.state_dict())
+
+    def one_more(capture):
+        trainer.capture = capture
+        model.load_state_dict(state)
+        optimizer.load_state_dict(left)
+        loader.set_epoch(9)
+        tb.manual_seed(7)
+        row = trainer.fit(loader, 1)[0]
+        weights = np.concatenate([p.numpy().ravel() for p in model.parameters()])
+        return row["loss"], weights.tobytes()
+
+    want = one_more(False)
+    assert one_more(True) == want == one_more(True)
+    for dtype in (tb.float64, tb.float32):  # other arrays, then others of the first dtype
+        model.to(dtype)
+        state = {key: value.numpy().copy() for key, value in model.state_dict().items()}
+        trainer.fit(loader, 1)
+        assert one_more(True) == one_more(False)
+
+
+@pytest.mark.gpu
+def test_a_model_that_cannot_be_captured_is_told_what_to_do():
+    class Looks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(36, 2)
+
+        def forward(self, x):
+            y = self.linear(x.reshape(len(x), 36))
+            return y if y.sum().item() > 0 else -y
+
+    model = Looks().to("cuda")
+    loader = tb.data.DataLoader(pictures(), 16, device="cuda")
+    optimizer = nn.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(CaptureError, match=r"y\.sum\(\)\.item.*capture=False"):
+        nn.Trainer(model, optimizer, progress=False).fit(loader, 1)
+    rows = nn.Trainer(model, optimizer, progress=False, capture=False).fit(loader, 1)
+    assert np.isfinite(rows[0]["loss"])
+
+
+@pytest.mark.gpu
+def test_the_bar_reads_without_waiting(monkeypatch):
+    metrics = nn.trainer.Metrics()
+    logits, target = tb.eye(4, device="cuda"), tb.arange(4, device="cuda")
+    metrics.add(tb.full((), 2.0, device="cuda"), logits, target)
+    metrics.samples += 4
+    assert metrics.glance() is None
+    assert metrics.read() == (2.0, 1.0)
+    assert metrics.glance() == (2.0, 1.0)

@@ -15,6 +15,7 @@ from ..tensor.device import CPU, Device, as_device, device_of, use
 from ..tensor.dtypes import as_dtype
 from ..tensor.interchange import move
 from .dataset import Dataset
+from .epoch import ImageEpoch, PairEpoch
 
 # On a GPU many batches are gathered by one launch and handed out as slices of the
 # result, since a launch costs more host time than a small batch's copy. On a CPU
@@ -49,6 +50,8 @@ class DataLoader:
             Dataset's statistics, a pair ``(mean, std)`` the same with those given,
             False gives ``x / 255``.
         transform: called with each batch's inputs, returns what to use in their place.
+        shift: for a Dataset, the most pixels by which each image is moved up or down and left
+            or right, at random, anew in each epoch; the background comes in at the edges.
 
     Attributes:
         epoch: the number of the next pass, from 0; see :meth:`set_epoch`.
@@ -58,7 +61,7 @@ class DataLoader:
         DTypeError: (a TypeError) for arrays of a dtype that Tensors do not have.
         ShapeError: (a ValueError) for lengths that differ or arrays without rows.
         ArgumentError: (a ValueError) for no data, a batch size below 1 or with
-            ``drop_last`` above N, a negative seed, a bad ``normalize``.
+            ``drop_last`` above N, a negative seed or shift, a bad ``normalize``.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class DataLoader:
         device: str | Device | None = None,
         normalize: bool | tuple[float, float] = True,
         transform: Callable[[Tensor], Tensor] | None = None,
+        shift: int = 0,
     ) -> None:
         self.dataset = dataset
         self.batch_size = _whole("batch_size", batch_size, least=1)
@@ -82,12 +86,16 @@ class DataLoader:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {type(transform).__name__}; wanted a function or None")
         self.transform = transform
+        self.shift = _whole("shift", shift, least=0)
+        self._on_device: ImageEpoch | None = None
         if isinstance(dataset, Dataset):
-            inputs, targets = dataset.images[:, np.newaxis], dataset.labels
+            inputs, targets = dataset.images, dataset.labels
             table = _pixel_table(dataset, normalize)
         else:
             inputs, targets = _pair(dataset)
             table = None
+            if self.shift:
+                raise ArgumentError(f"shift {shift} needs a Dataset, of images; this is a pair")
             if not isinstance(normalize, bool):
                 raise ArgumentError("normalize needs a Dataset; a pair's rows are used as they are")
             if device is None and not isinstance(dataset[0], np.ndarray):
@@ -121,9 +129,9 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Begin the epoch ``self.epoch`` and count it."""
-        order = self._order()
+        order, seed = self._order()
         self.epoch += 1
-        return self._batches(order)
+        return self._batches(order, seed)
 
     def __repr__(self) -> str:
         return (
@@ -131,21 +139,50 @@ class DataLoader:
             f"{'shuffled' if self.shuffle else 'in order'}, on {self.device})"
         )
 
-    def _order(self) -> np.ndarray:
-        """The rows of this epoch, in the order in which they are used."""
+    def _order(self) -> tuple[np.ndarray, int]:
+        """The rows of this epoch, in the order in which they are used, and a seed for shifts."""
         n = len(self._inputs)
-        if self.shuffle:
-            seed = _fresh_seed() if self.seed is None else self.seed
-            order = np.random.default_rng((seed, self.epoch)).permutation(n)
-        else:
-            order = np.arange(n)
-        return order[: len(self) * self.batch_size]
+        if not (self.shuffle or self.shift):
+            return np.arange(n)[: self._length()], 0
+        seed = _fresh_seed() if self.seed is None else self.seed
+        rng = np.random.default_rng((seed, self.epoch))
+        order = rng.permutation(n) if self.shuffle else np.arange(n)
+        return order[: self._length()], int(rng.integers(2**63 - 1))
 
-    def _batches(self, order: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
-        size = self.batch_size
+    def begin_on_device(self) -> tuple[ImageEpoch, list[int]] | None:
+        """Begin an epoch whose batches a step gathers itself, which then may be captured.
+
+        Returns:
+            What gathers them, the same at each call, and their sizes in turn. None where a
+            batch is not made by one launch: of a pair, with a ``transform``, on the CPU, or
+            where the data are not on the device.
+        """
+        if self.device == CPU or self.transform is not None or self._table is None:
+            return None
+        if self._on_device is None:
+            self._on_device = self._new_epoch()
+        if not self._on_device.resident:
+            return None
+        self._on_device.start(*self._order())
+        self.epoch += 1
+        full, rest = divmod(self._length(), self.batch_size)
+        return self._on_device, [self.batch_size] * full + [rest] * (rest > 0)
+
+    def _length(self) -> int:
+        """How many examples an epoch has."""
+        return min(len(self._inputs), len(self) * self.batch_size)
+
+    def _new_epoch(self) -> Any:
+        if self._table is None:
+            return PairEpoch(self._inputs, self._targets, self.device)
+        return ImageEpoch(self._inputs, self._targets, self._table, self.shift, self._length())
+
+    def _batches(self, order: np.ndarray, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        epoch, size = self._new_epoch(), self.batch_size
+        epoch.start(order, seed)
         step = size * self._batches_in_block()
         for start in range(0, len(order), step):
-            inputs, targets = self._gather(order[start : start + step])
+            inputs, targets = epoch.take(min(step, len(order) - start))
             for row in range(0, len(inputs), size):
                 batch = Tensor.wrap(inputs[row : row + size])
                 if self.transform is not None:
@@ -159,14 +196,6 @@ class DataLoader:
         element = self._inputs.itemsize if self._table is None else self._table.itemsize
         batch = self.batch_size * int(self._inputs[0].size * element)
         return max(1, BLOCK_BYTES // max(batch, 1))
-
-    def _gather(self, rows: np.ndarray) -> tuple[Any, Any]:
-        """Return inputs and targets of ``rows``, on the device, in new arrays."""
-        with use(self.device):
-            rows = move(rows, device_of(self._inputs))
-            inputs = move(self._inputs.take(rows, axis=0), self.device)
-            targets = move(self._targets.take(rows, axis=0), self.device)
-            return inputs if self._table is None else self._table.take(inputs), targets
 
 
 def _fits(device: Device, *arrays: Any) -> bool:

@@ -19,9 +19,9 @@ from ..errors import ArgumentError, CaptureError, TinyBNError
 from ..kernels import get_float32_matmul_precision, gpu
 from ..kernels.arrays import Array
 from ..kernels.recording import Recording, under
-from ..tensor import Tensor, default_device, is_grad_enabled
+from ..tensor import Device, Tensor, default_device, is_grad_enabled
 from ..tensor.autocast import autocast_dtype
-from ..tensor.device import device_of, use
+from ..tensor.device import as_device, device_of, use
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,9 +39,10 @@ class CapturedStep(Generic[P, R]):
         graphs: how many CUDA graphs it has recorded and kept.
     """
 
-    def __init__(self, step: Callable[P, R]) -> None:
+    def __init__(self, step: Callable[P, R], device: str | Device | None = None) -> None:
         functools.update_wrapper(self, step)
         self.step = step
+        self._device = None if device is None else as_device(device)
         self._runs: dict[Any, int] = {}
         self._graphs: dict[Any, _Graph] = {}
         self._last: tuple[Any, _Graph] | None = None  # found by comparing, which hashing outlasts
@@ -54,7 +55,7 @@ class CapturedStep(Generic[P, R]):
         """Do one step: as it is, recording it, or by replay. See :func:`capture`."""
         tensors: list[Tensor] = []
         kinds = (_kind(args, tensors), _kind(kwargs, tensors))
-        device = next((t.device for t in tensors), default_device())
+        device = next((t.device for t in tensors), self._device or default_device())
         if device.type != "cuda":
             return self.step(*args, **kwargs)
         modes = (is_grad_enabled(), autocast_dtype("cuda"), get_float32_matmul_precision())
@@ -84,7 +85,7 @@ class CapturedStep(Generic[P, R]):
             return graph.replay(tensors, first=True)
 
 
-def capture(step: Callable[P, R]) -> CapturedStep[P, R]:
+def capture(step: Callable[P, R], device: str | Device | None = None) -> CapturedStep[P, R]:
     """Wrap a function of Tensors so that on a GPU it is recorded once and then replayed.
 
     The first two calls run the step as it is. The third records it in a CUDA graph with memory of
@@ -101,6 +102,7 @@ def capture(step: Callable[P, R]) -> CapturedStep[P, R]:
     Args:
         step: takes Tensors, and lists, tuples and dictionaries of them, on one GPU; other
             arguments must be hashable. Returns Tensors, or lists, tuples or dictionaries of them.
+        device: where it runs if no argument is a Tensor; None is the default device.
 
     Returns:
         A function like ``step``. The Tensors that it returns, and the gradients, are the
@@ -114,7 +116,7 @@ def capture(step: Callable[P, R]) -> CapturedStep[P, R]:
     """
     if not callable(step):
         raise ArgumentError(f"step is {type(step).__name__}; wanted a function of Tensors")
-    return CapturedStep(step)
+    return CapturedStep(step, device)
 
 
 class _Graph:

@@ -13,6 +13,8 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from ..errors import DeviceError, MissingDependency
 
 ON_NO_GPU = 2  # multiprocessors of the interpreter: enough to cut sums into parts
@@ -128,3 +130,25 @@ def free_memory() -> int:
     module = require()
     free, _ = module.cuda.runtime.memGetInfo()
     return free + module.get_default_memory_pool().free_bytes()
+
+
+class Reading:
+    """A copy of a small float64 array on its way to the host, behind what is queued before it.
+
+    Args:
+        array: on the current device.
+        note: what goes with the values.
+    """
+
+    def __init__(self, array: Any, note: Any) -> None:
+        cuda = cupy().cuda
+        stream = calls().stream()
+        self._note = note
+        self._memory = cuda.alloc_pinned_memory(array.nbytes)
+        self._host = np.frombuffer(self._memory, np.float64, array.size)
+        array.data.copy_to_host_async(self._memory.ptr, array.nbytes, stream)
+        self._arrived = stream.record(cuda.Event(disable_timing=True))
+
+    def value(self) -> tuple[list[float], Any] | None:
+        """The values and the note, or None where they are not there yet; never waits."""
+        return (self._host.tolist(), self._note) if self._arrived.done else None

@@ -118,6 +118,19 @@ class Recording:
 
         return {**arguments, **{name: place for name, (place, _) in places.items()}}, write
 
+    def live(
+        self, values: tuple[int, ...], again: Callable[[], tuple[int, ...]]
+    ) -> tuple[Array, ...]:
+        """int64 on the device that hold ``values``, and in each replay those of ``again()``."""
+        places = [self.number(np.int64(value)) for value in values]
+
+        def renew() -> None:
+            for (_, write), value in zip(places, again()):
+                write(np.int64(value))
+
+        self.on_replay(renew)
+        return tuple(place for place, _ in places)
+
     def zeros(self, size: int, dtype: Any) -> Array:
         """Device memory that is 0 before the first replay, and kept."""
         return self.upload(np.zeros(size, dtype))

@@ -65,8 +65,13 @@ class Module:
             )
         recorded = recording.current()
         if recorded is not None:
-            training = self.training
-            recorded.guard(lambda: self.training == training)
+            training, own = self.training, [(n, t, t.data) for n, t in self._own_tensors()]
+            recorded.guard(
+                lambda: (
+                    self.training == training
+                    and all(self.__dict__[n] is t and t.data is data for n, t, data in own)
+                )
+            )
         result = self.forward(*args, **kwargs)
         for hook in list(self._forward_hooks):
             replaced = hook(self, args, result)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
-from ..errors import ArgumentError
-from ..kernels.arrays import Array
-from ..tensor import Tensor, no_grad
-from ..tensor.device import use
+from ..errors import ArgumentError, CaptureError
+from ..graph import CapturedStep, capture
+from ..tensor import Device, Tensor, no_grad
 from ..tensor.dtypes import float16
 from .amp import GradScaler, autocast
 from .loss import CrossEntropyLoss
+from .metrics import Metrics
 from .module import Module
 from .optim import Optimizer
 from .schedule import Schedule
@@ -22,33 +22,14 @@ from .schedule import Schedule
 REFRESH = 0.1  # seconds between two readings of the metrics for the bar
 
 
-class Metrics:
-    """Sums of losses and of right answers, kept on the device until they are read.
+class _Parts(NamedTuple):
+    """What a step works with; a captured step is recorded anew where one of them is another."""
 
-    Reading waits for the device, so it is done seldom.
-    """
-
-    def __init__(self) -> None:
-        self.samples = 0
-        self._sums: tuple[Array, Array] | None = None
-
-    def add(self, loss: Tensor, logits: Tensor, target: Tensor) -> None:
-        """Count one batch with its mean loss."""
-        n = len(target)
-        with use(loss.device):
-            right = (logits.argmax(axis=1).data == target.data).sum()
-            total = loss.data.astype("float64") * n
-            if self._sums is not None:
-                right, total = self._sums[0] + right, self._sums[1] + total
-        self._sums = (right, total)
-        self.samples += n
-
-    def read(self) -> tuple[float, float]:
-        """The mean loss and the accuracy, 0 to 1, so far."""
-        if self._sums is None:
-            raise ArgumentError("the loader gave no batches; wanted at least one")
-        right, total = self._sums
-        return float(total) / self.samples, float(right) / self.samples
+    model: Module
+    loss: Callable[[Tensor, Tensor], Tensor]
+    metrics: Metrics
+    optimizer: Any = None
+    schedule: Schedule | None = None
 
 
 class Trainer:
@@ -56,6 +37,11 @@ class Trainer:
 
     A step is: forward, ``optimizer.zero_grad()``, backward, ``optimizer.step()``,
     ``schedule.step()``.
+
+    On a GPU steps are recorded once as CUDA graphs and replayed, as :func:`tb.graph.capture`
+    does: what the model and the loss do in Python, other than on Tensors, happens only while
+    they are recorded. From a :class:`tb.data.DataLoader` whose Dataset is on the GPU the graph
+    gathers its batches itself.
 
     Args:
         model: takes a batch of inputs to logits [N, C]; on the device of the batches.
@@ -65,6 +51,8 @@ class Trainer:
         progress: a bar on standard error, or a line an epoch where that is no terminal.
         amp: bfloat16 or float16 to run model and loss under :class:`nn.amp.autocast`, with
             float16 scaled by a :class:`nn.amp.GradScaler`; None to leave them as they are.
+        capture: False to run every step as it is, as is always done on the CPU and for float16,
+            whose scaler looks at the gradients.
 
     Attributes:
         scaler: the GradScaler, enabled for float16 alone; its state belongs in a checkpoint.
@@ -81,6 +69,7 @@ class Trainer:
         schedule: Schedule | None = None,
         progress: bool = True,
         amp: Any = None,
+        capture: bool = True,
     ) -> None:
         self.model, self.optimizer = model, optimizer
         self.loss = CrossEntropyLoss() if loss is None else loss
@@ -88,6 +77,9 @@ class Trainer:
         self._autocast = None if amp is None else autocast(dtype=amp)
         low = None if self._autocast is None else self._autocast.dtype
         self.scaler = GradScaler(enabled=low is not None and low == float16)
+        self.capture = capture
+        self._training, self._evaluation = Metrics(), Metrics()
+        self._captured: dict[Any, CapturedStep] = {}
 
     def fit(
         self, loader: Iterable[Any], epochs: int, eval_loader: Iterable[Any] | None = None
@@ -105,6 +97,7 @@ class Trainer:
 
         Raises:
             ArgumentError: for fewer epochs than 1, or a loader that gives no batches.
+            CaptureError: (a RuntimeError) on a GPU, for a model or a loss that cannot be captured.
         """
         if epochs < 1:
             raise ArgumentError(f"epochs is {epochs}; wanted at least 1")
@@ -119,26 +112,22 @@ class Trainer:
 
     def _epoch(self, loader: Iterable[Any], title: str) -> dict[str, float]:
         self.model.train()
-        metrics, start, shown = Metrics(), time.perf_counter(), 0.0
+        metrics, start, shown = self._training, time.perf_counter(), 0.0
+        parts = _Parts(self.model, self.loss, metrics, self.optimizer, self.schedule)
         bar = _bar(loader, title) if self.progress and sys.stderr.isatty() else None
         try:
             # Not over the bar, which would close at the end, before the epoch's own figures.
-            for inputs, target in loader:
-                logits, loss = self._forward(inputs, target)
-                self.optimizer.zero_grad()
-                self.scaler.scale(loss).backward()
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
-                if self.schedule is not None:
-                    self.schedule.step()
-                metrics.add(loss, logits, target)
+            for _ in self._steps(self._train, parts, loader):
+                if bar is None:
+                    continue
                 now = time.perf_counter()
-                if bar is not None and now - shown > REFRESH:
+                if now - shown > REFRESH:
                     shown = now
-                    text = _text(*metrics.read(), metrics.samples / (now - start))
-                    bar.set_postfix_str(text, refresh=False)
-                if bar is not None:
-                    bar.update()
+                    seen = metrics.glance()
+                    if seen is not None:
+                        text = _text(*seen, metrics.samples / (now - start))
+                        bar.set_postfix_str(text, refresh=False)
+                bar.update()
             mean, accuracy = metrics.read()
             seconds = time.perf_counter() - start
             rate = metrics.samples / seconds
@@ -153,11 +142,62 @@ class Trainer:
             "loss": mean, "accuracy": accuracy, "seconds": seconds, "samples_per_second": rate,
         }  # fmt: skip
 
-    def _forward(self, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def _steps(
+        self, step: Callable[[_Parts, Tensor, Tensor], None], parts: _Parts, loader: Iterable[Any]
+    ) -> Iterator[None]:
+        """Do ``step`` on each batch of a pass, and stop after each."""
+        metrics = parts.metrics
+        metrics.reset()
+        begin = getattr(loader, "begin_on_device", None)
+        begun = begin() if begin is not None and self._captures() else None
+        if begun is None:
+            for inputs, target in loader:
+                on_gpu = isinstance(inputs, Tensor) and inputs.device.type == "cuda"
+                if on_gpu and self._captures():
+                    self._replay(step, inputs.device, parts, inputs, target)
+                else:
+                    step(parts, inputs, target)
+                metrics.samples += len(target)
+                yield
+        else:
+            epoch, sizes = begun
+            for size in sizes:
+                self._replay(_next_of, epoch.device, step, parts, epoch, size)
+                metrics.samples += size
+                yield
+
+    def _captures(self) -> bool:
+        return self.capture and not self.scaler.is_enabled()
+
+    def _replay(self, step: Callable[..., None], device: Device, *arguments: Any) -> None:
+        """Do ``step``, captured."""
+        captured = self._captured.get((step, device))
+        if captured is None:
+            captured = self._captured[step, device] = capture(step, device)
+        try:
+            captured(*arguments)
+        except CaptureError as error:
+            raise CaptureError(f"{error}; or Trainer(…, capture=False)") from error
+
+    def _train(self, parts: _Parts, inputs: Tensor, target: Tensor) -> None:
+        logits, loss = self._forward(parts, inputs, target)
+        parts.metrics.add(loss, logits, target)
+        parts.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(parts.optimizer)
+        self.scaler.update()
+        if parts.schedule is not None:
+            parts.schedule.step()
+
+    def _evaluate(self, parts: _Parts, inputs: Tensor, target: Tensor) -> None:
+        logits, loss = self._forward(parts, inputs, target)
+        parts.metrics.add(loss, logits, target)
+
+    def _forward(self, parts: _Parts, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """The logits and the loss, in the precision asked for."""
         with self._autocast or contextlib.nullcontext():
-            logits = self.model(inputs)
-            return logits, self.loss(logits, target)
+            logits = parts.model(inputs)
+            return logits, parts.loss(logits, target)
 
     def evaluate(self, loader: Iterable[Any]) -> tuple[float, float]:
         """The mean loss and the accuracy (0 to 1) over ``loader``, in evaluation mode.
@@ -166,19 +206,25 @@ class Trainer:
 
         Raises:
             ArgumentError: for a loader that gives no batches.
+            CaptureError: as :meth:`fit`.
         """
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
-        metrics = Metrics()
+        parts = _Parts(self.model, self.loss, self._evaluation)
         try:
             with no_grad():
-                for inputs, target in loader:
-                    logits, loss = self._forward(inputs, target)
-                    metrics.add(loss, logits, target)
+                for _ in self._steps(self._evaluate, parts, loader):
+                    pass
         finally:
             for module, mode in modes:
                 module.training = mode
-        return metrics.read()
+        return self._evaluation.read()
+
+
+def _next_of(step: Callable[..., None], parts: _Parts, epoch: Any, size: int) -> None:
+    """Do ``step`` on the next ``size`` examples of an epoch that gathers them itself."""
+    inputs, target = epoch.take(size)
+    step(parts, Tensor.wrap(inputs), Tensor.wrap(target))
 
 
 def _text(loss: float, accuracy: float, rate: float) -> str:

@@ -58,14 +58,8 @@ class Generator:
         recorded = recording.current()
         if recorded is None or self.device.type == "cpu":
             return numbers
-        places = [recorded.number(np.int64(value)) for value in numbers]
-
-        def again() -> None:
-            for (_, write), value in zip(places, self._advance(n)):
-                write(np.int64(value))
-
-        recorded.on_replay(again)
-        return places[0][0], places[1][0]
+        seed, first = recorded.live(numbers, lambda: self._advance(n))
+        return seed, first
 
     def _advance(self, n: int) -> tuple[int, int]:
         with self._lock:

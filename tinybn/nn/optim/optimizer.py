@@ -130,8 +130,8 @@ class Optimizer:
                     update(group)
             _count_writes(written)
 
-        switches = self._switches()
-        recorded.guard(lambda: self._switches() == switches)
+        switches, state = self._switches(), self.state
+        recorded.guard(lambda: self.state is state and self._switches() == switches)
         recorded.on_replay(replayed)
 
     def _switches(self) -> list[Any]:
