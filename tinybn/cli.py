@@ -21,7 +21,9 @@ DATASETS = {
     "mnist": data.mnist,
     "fashion-mnist": data.fashion_mnist,
 }
-MODELS: dict[str, Callable[[], nn.Module]] = {"cnn": nn.models.cnn, "mlp": nn.models.mlp}
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "cnn": nn.models.cnn, "mlp": nn.models.mlp, "resnet8": nn.models.resnet8,
+}  # fmt: skip
 # Five epochs of one-cycle SGD with label smoothing: 98.3 % on MNIST with the MLP.
 PEAK_LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, LABEL_SMOOTHING = 0.1, 0.9, 5e-4, 0.05
 

@@ -10,7 +10,7 @@ import pytest
 import tinybn as tb
 from tests.engines import all_engines
 from tinybn import nn
-from tinybn.errors import ArgumentError, DTypeError
+from tinybn.errors import ArgumentError, DTypeError, ShapeError
 from tinybn.nn import functional as F
 from tinybn.nn.amp import autocast
 from tinybn.testing import epsilon
@@ -390,3 +390,22 @@ def test_on_the_gpu_the_device_types_are_apart():
 def test_arguments_that_cannot_be(given, options, error, match):
     with pytest.raises(error, match=match):
         autocast(*given, **options)
+
+
+@LOW
+def test_batch_norm_takes_a_residual_of_another_precision(dtype):
+    rng = np.random.default_rng(0)
+    x = tb.Tensor(rng.standard_normal((4, 3, 5))).to(dtype)
+    residual = tb.Tensor(rng.standard_normal((4, 3, 5)).astype(np.float32), requires_grad=True)
+    layer = nn.BatchNorm1d(3)
+    with autocast(dtype=dtype):
+        y = layer(x, residual=residual)
+    assert y.dtype == dtype
+    y.sum().backward()
+    assert residual.grad.dtype == tb.float32 and np.all(residual.grad.numpy() == 1)
+    want = layer(x, residual=residual.detach().to(dtype))
+    assert np.array_equal(y.detach().numpy(), want.detach().numpy())
+    with autocast(dtype=dtype), pytest.raises(ShapeError, match="float64"):
+        layer(x, residual=residual.detach().to(tb.float64))
+    with pytest.raises(ShapeError, match="float32"):
+        layer(x, residual=residual)

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ArgumentError
+from ..tensor import Tensor
 from .activation import ReLU
 from .batchnorm import BatchNorm1d, BatchNorm2d
 from .container import Sequential
 from .conv import Conv2d
 from .linear import Flatten, Linear
 from .module import Module
-from .pooling import MaxPool2d
+from .pooling import GlobalAvgPool, MaxPool2d
 
 
 def mlp(in_features: int = 784, hidden: Sequence[int] = (512, 512), classes: int = 10) -> Module:
@@ -82,3 +83,90 @@ def cnn(channels: Sequence[int] = (32, 64), classes: int = 10, image: int = 28) 
             f"images of {image}×{image} are halved {len(channels)} times; wanted larger ones"
         )
     return Sequential(*layers, Flatten(), Linear(before * size * size, classes))
+
+
+class BasicBlock(Module):
+    """Two 3×3 convolutions with BatchNorm, and the input added before the last ReLU.
+
+    relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)); the shortcut is x itself, or a 1×1
+    convolution and BatchNorm where the channels or the stride differ. He et al. 2015, Deep
+    Residual Learning for Image Recognition, https://arxiv.org/abs/1512.03385, figure 2 and
+    section 3.3, option B. The names are torchvision's.
+
+    Args:
+        in_channels, channels: of the input and of the result.
+        stride: of the first convolution and of the shortcut.
+
+    Raises:
+        ArgumentError: for sizes that are no whole numbers of at least 1.
+    """
+
+    def __init__(self, in_channels: int, channels: int, stride: int = 1) -> None:
+        super().__init__()
+        if not _are_sizes((), in_channels, channels, stride):
+            raise ArgumentError(
+                f"BasicBlock is given in_channels {in_channels!r}, channels {channels!r} and "
+                f"stride {stride!r}; wanted whole numbers of at least 1"
+            )
+        self.conv1 = Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = BatchNorm2d(channels)
+        self.conv2 = Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = BatchNorm2d(channels)
+        self.downsample: Module | None = None
+        if stride != 1 or in_channels != channels:
+            shortcut = Conv2d(in_channels, channels, 1, stride, bias=False)
+            self.downsample = Sequential(shortcut, BatchNorm2d(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = self.bn1(self.conv1(x), activation="relu")
+        return self.bn2(self.conv2(x), residual=shortcut, activation="relu")
+
+
+class ResNet(Module):
+    """A small residual network; see :func:`resnet8`."""
+
+    def __init__(self, channels: Sequence[int], classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.conv1 = Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
+        self.bn1 = BatchNorm2d(channels[0])
+        before = channels[0]
+        blocks = []
+        for i, width in enumerate(channels):
+            blocks.append(BasicBlock(before, width, stride=1 if i == 0 else 2))
+            before = width
+        self.layers = Sequential(*blocks)
+        self.pool = GlobalAvgPool()
+        self.fc = Linear(before, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers(self.bn1(self.conv1(x), activation="relu"))
+        return self.fc(self.pool(x).flatten(1))
+
+
+def resnet8(
+    channels: Sequence[int] = (16, 32, 64), classes: int = 10, in_channels: int = 1
+) -> Module:
+    """A 3×3 Conv2d, BatchNorm and ReLU, a BasicBlock for each width, the mean, then Linear.
+
+    With three widths it has eight layers with weights: the network of He et al. 2015,
+    https://arxiv.org/abs/1512.03385, section 4.2, for n = 1. Each block after the first halves
+    height and width.
+
+    Args:
+        channels: of the blocks; the first is also that of the first convolution.
+        classes: the number of logits.
+        in_channels: of the images; 1 for MNIST.
+
+    Returns:
+        A module that takes [N, in_channels, H, W] of any size to logits [N, classes].
+
+    Raises:
+        ArgumentError: for sizes that are no whole numbers of at least 1, or no channels.
+    """
+    if not _are_sizes(channels, classes, in_channels) or not len(channels):
+        raise ArgumentError(
+            f"resnet8 is given channels {channels!r}, classes {classes!r} and in_channels "
+            f"{in_channels!r}; wanted whole numbers of at least 1, of channels a sequence"
+        )
+    return ResNet(channels, classes, in_channels)

@@ -109,6 +109,15 @@ def autocast_low(*tensors: Tensor | None) -> tuple[Any, ...]:
     return tuple(None if t is None else cast(t, dtype) for t in tensors)
 
 
+def autocast_like(tensor: Tensor | None, other: Tensor) -> Tensor | None:
+    """``tensor`` in the dtype of ``other`` where ``autocast`` is on and neither is float64."""
+    if tensor is None or tensor.dtype == other.dtype:
+        return tensor
+    castable = all(t.dtype in LOW or t.dtype == float32 for t in (tensor, other))
+    on = castable and other.device.type in _setting.dtypes
+    return cast(tensor, other.dtype) if on else tensor
+
+
 def autocast_float32(*tensors: Tensor | None) -> tuple[Any, ...]:
     """The inputs of a loss or a sum, float16 and bfloat16 in float32 where ``autocast`` is on."""
     if not _setting.dtypes:

@@ -19,6 +19,7 @@ from ...kernels.functional.checks import (
     check_pair,
     check_passing,
 )
+from ..autocast import autocast_like
 from ..tape import Array, Node, Op, apply
 from ._operands import check_optional_tensors, check_tensors
 
@@ -138,7 +139,8 @@ def batch_norm(
         momentum: the weight of this batch in the running statistics; None, with
             num_batches_tracked, averages all batches.
         eps: added to the variance.
-        residual: of input's shape and dtype, added to the result before the activation.
+        residual: of input's shape and dtype (under autocast it is cast to that), added to the
+            result before the activation.
         activation: None, ``"relu"``, ``"silu"`` or ``"gelu"`` (exact), applied last. Both are
             done by BatchNorm's own kernels, forward and backward.
         num_batches_tracked: 0-d int64, goes up by one where the running statistics change.
@@ -161,6 +163,7 @@ def batch_norm(
         residual=residual, num_batches_tracked=num_batches_tracked,
     )  # fmt: skip
     check_pair(running_mean, running_var)
+    residual = autocast_like(residual, input)
     if not training and running_mean is not None:
         return apply(
             BatchNormFrozen, input, weight, bias, running_mean, running_var, residual,
