@@ -25,7 +25,7 @@ from .training_problem import (
     new_model,
 )
 
-CAPTURED, CAPTURED_HIGH, EAGER = "tinybn captured", "tinybn captured, tf32x3", "tinybn eager"
+CAPTURED, CAPTURED_HIGHEST, EAGER = "tinybn captured", "tinybn captured, highest", "tinybn eager"
 
 
 class Ours:
@@ -40,11 +40,11 @@ class Ours:
         return machine.our_versions()
 
     def names(self, configuration: Configuration) -> tuple[str, ...]:
-        """The candidates of a row; three products of TF32 are a choice in float32 alone."""
+        """The candidates of a row; float32's own products are a choice in float32 alone."""
         if self._device == "cpu":
             return (EAGER,)
-        high = (CAPTURED_HIGH,) if configuration.precision == FLOAT32 else ()
-        return (CAPTURED, *high, EAGER)
+        highest = (CAPTURED_HIGHEST,) if configuration.precision == FLOAT32 else ()
+        return (CAPTURED, *highest, EAGER)
 
     def to_compile(self, configuration: Configuration) -> tuple[str, ...]:
         """Those whose building leaves kernels in the cache on disk."""
@@ -55,11 +55,16 @@ class Ours:
         configuration = problem.configuration
         model = new_model(configuration.model).to(self._device)
         turns = Turns(self._pool(problem))
-        step = self._step(model, configuration.precision, name)
+        precision = configuration.precision
+        step = self._step(model, precision)
         if name != EAGER:
             step = tb.graph.capture(step)
+        products = "highest" if name == CAPTURED_HIGHEST else "high"
+        if precision == TF32:
+            products = "medium"
 
         def next_step() -> Any:
+            tb.set_float32_matmul_precision(products)  # candidates of one process differ in it
             return step(*turns.next())
 
         with self._watch() as peak:
@@ -94,9 +99,8 @@ class Ours:
             self._kept = problem, [(images[i], labels[i]) for i in range(len(problem.labels))]
         return self._kept[1]
 
-    def _step(self, model: nn.Module, precision: str, name: str) -> Callable[..., Any]:
+    def _step(self, model: nn.Module, precision: str) -> Callable[..., Any]:
         optimizer = nn.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-        products = "medium" if precision == TF32 else "high" if name == CAPTURED_HIGH else "highest"
 
         def scope() -> contextlib.AbstractContextManager:
             if precision != BFLOAT16:
@@ -104,8 +108,6 @@ class Ours:
             return nn.amp.autocast(dtype=tb.bfloat16)
 
         def step(images: Any, labels: Any) -> Any:
-            # Here, since candidates of one process differ in it; a replay does not come by.
-            tb.set_float32_matmul_precision(products)
             with scope():
                 loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()

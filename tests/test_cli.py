@@ -46,7 +46,7 @@ def test_one_seed_gives_the_same_bits_and_another_does_not(device, tmp_path, cap
 
 @pytest.mark.parametrize(("model", "least"), [("cnn", 75), ("resnet8", 40)])
 def test_the_convolutional_networks_train(model, least, capsys):
-    """One epoch of 31 steps, for which 77,754 weights in eight layers are slow; guessing gives 10."""
+    """One epoch of 31 steps, in which eight layers learn little; guessing gives 10 %."""
     assert main(["train", "--model", model, "--epochs", "1", "--device", "cpu"]) == 0
     assert accuracy(capsys.readouterr().out) >= least
 
