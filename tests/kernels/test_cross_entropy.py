@@ -11,7 +11,7 @@ from tests.engines import CUDA, all_engines, kernel_engines
 from tinybn import kernels
 from tinybn.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
 from tinybn.kernels.arrays import accumulation_dtype
-from tinybn.testing import FLOAT_DTYPES, SIZES, assert_close
+from tinybn.testing import FLOAT_DTYPES, SIZES, assert_close, epsilon
 
 FORWARD = ("loss", "weight", "row_max", "log_sum")
 
@@ -128,6 +128,36 @@ Z, T = np.zeros((3, 4), np.float32), np.array([0, 1, 2])
 def test_bad_arguments(arguments, options, error):
     with pytest.raises(error):
         kernels.cross_entropy_forward(*arguments, **options)
+
+
+@all_engines
+@pytest.mark.parametrize("rows", [0, 1, 33, 1500])
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+def test_the_mean_is_that_of_the_rows_by_their_weights(engine, rows, dtype):
+    rng = np.random.default_rng(0)
+    logits, target = rng.standard_normal((rows, 5)).astype(dtype), rng.integers(0, 5, rows)
+    target[::3] = -100
+    weight = rng.random(5).astype(accumulation_dtype(dtype))
+
+    def run(*arrays):
+        # Twice: what counted the programs in is as it was.
+        found = [kernels.cross_entropy_forward(*arrays, mean=True) for _ in range(2)]
+        return *(array for f in found for array in (f.mean, f.divisor)), found[0].loss
+
+    *means, loss = engine.run(run, logits, target, weight)
+    kept = np.where(target == -100, 0, weight[target.clip(0)]).astype(np.longdouble)
+    total = kept.sum()
+    # Sums of up to ``rows`` terms in the accumulation dtype; the mean's own rounding.
+    sums = rows * epsilon(loss.dtype)
+    for mean, divisor in (means[:2], means[2:]):
+        assert abs(divisor.astype(np.longdouble) - total) <= sums * total
+        if total:
+            want, size = loss.astype(np.longdouble).sum() / total, abs(loss).sum() / total
+            assert abs(mean.astype(np.longdouble) - want) <= (2 * sums + epsilon(dtype)) * size
+        else:
+            assert np.isnan(mean)
+    assert means[0].dtype == dtype and means[0].shape == ()
+    assert means[0].tobytes() == means[2].tobytes()
 
 
 @pytest.mark.parametrize(

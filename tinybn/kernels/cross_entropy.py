@@ -5,7 +5,8 @@ then for the sum of exp(z − max). Blocks are added up side by side and reduced
 once, after the loop. The probabilities are never written: the
 backward kernel makes them again from the logits and two numbers a row. The
 maximum and the logarithm of the sum stay apart, since adding the logarithm to
-a maximum of 1e10 would lose it.
+a maximum of 1e10 would lose it. The last program to finish divides the sum of the rows' losses
+by that of their weights.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import triton.language as tl
 from .arrays import Array, accumulation_dtype
 from .common import KernelObject, accumulator, power_of_two, scalar
 from .launch import Launcher
+from .workspace import counters
 
 TILE = 2048  # logits a program holds at once
 
@@ -59,8 +61,9 @@ def load_target(target_ptr, weight_ptr, rows, N, C, ignore_index, ACC: tl.conste
 @triton.jit
 def cross_entropy_forward_kernel(
     logits_ptr, target_ptr, weight_ptr, loss_ptr, row_weight_ptr, row_max_ptr, log_sum_ptr,
-    invalid_ptr, N, C, ignore_index, smoothing,
+    mean_ptr, divisor_ptr, arrived_ptr, invalid_ptr, N, C, ignore_index, smoothing,
     SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_MEAN: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < N
@@ -102,19 +105,25 @@ def cross_entropy_forward_kernel(
         # Every program that finds a bad target stores the same value: no race matters.
         wrong = tl.sum((kept & (valid == 0)).to(tl.int32), 0)
         tl.store(invalid_ptr, 1, mask=wrong > 0)
+    if mean_ptr is not None:
+        tl.debug_barrier()  # all threads have stored before one of them counts the program in
+        if tl.atomic_add(arrived_ptr, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+            store_mean(loss_ptr, row_weight_ptr, mean_ptr, divisor_ptr, N, ACC, BLOCK_MEAN)
+            tl.store(arrived_ptr, 0)
 
 
 @triton.jit
-def weighted_mean_kernel(
-    value_ptr, weight_ptr, mean_ptr, divisor_ptr, N, ACC: tl.constexpr, BLOCK_N: tl.constexpr
+def store_mean(
+    loss_ptr, row_weight_ptr, mean_ptr, divisor_ptr, N, ACC: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Σ value / Σ weight by one program: the same order of sums for the same N."""
-    total = tl.zeros([BLOCK_N], ACC)
-    divisor = tl.zeros([BLOCK_N], ACC)
-    for start in range(0, N, BLOCK_N):
-        i = start + tl.arange(0, BLOCK_N)
-        total += tl.load(value_ptr + i, mask=i < N, other=0.0)
-        divisor += tl.load(weight_ptr + i, mask=i < N, other=0.0)
+    """Σ loss / Σ weight by one program: the same order of sums for the same N."""
+    total = tl.zeros([BLOCK], ACC)
+    divisor = tl.zeros([BLOCK], ACC)
+    for start in range(0, N, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        # Not from L1, which does not see what other multiprocessors write.
+        total += tl.load(loss_ptr + i, mask=i < N, other=0.0, cache_modifier=".cg")
+        divisor += tl.load(row_weight_ptr + i, mask=i < N, other=0.0, cache_modifier=".cg")
     divisor = tl.sum(divisor, 0)
     tl.store(divisor_ptr, divisor)
     tl.store(mean_ptr, (tl.sum(total, 0) / divisor).to(mean_ptr.dtype.element_ty))
@@ -190,29 +199,33 @@ class CrossEntropyForward(_CrossEntropyKernel):
     launcher = Launcher(cross_entropy_forward_kernel)
 
     def _arguments(
-        self, logits, target, weight, loss, row_weight, row_max, log_sum, invalid, index, smoothing
-    ):
+        self, logits, target, weight, loss, row_weight, row_max, log_sum, mean, divisor, invalid,
+        index, smoothing,
+    ):  # fmt: skip
         return dict(
             logits_ptr=logits, target_ptr=target, weight_ptr=weight, loss_ptr=loss,
-            row_weight_ptr=row_weight, row_max_ptr=row_max, log_sum_ptr=log_sum,
-            invalid_ptr=invalid, **self._shared(logits, index, smoothing),
+            row_weight_ptr=row_weight, row_max_ptr=row_max, log_sum_ptr=log_sum, mean_ptr=mean,
+            divisor_ptr=divisor, arrived_ptr=None if mean is None else counters(logits, 1),
+            invalid_ptr=invalid, BLOCK_MEAN=power_of_two(len(logits), 1024),
+            **self._shared(logits, index, smoothing),
         )  # fmt: skip
 
     def __call__(
         self, logits: Array, target: Array, weight: Array | None, loss: Array, row_weight: Array,
-        row_max: Array, log_sum: Array, invalid: Array | None, *, ignore_index: int,
-        label_smoothing: float,
+        row_max: Array, log_sum: Array, mean: Array | None, divisor: Array | None,
+        invalid: Array | None, *, ignore_index: int, label_smoothing: float,
     ) -> None:  # fmt: skip
         self._launch(
             self._arguments(
-                logits, target, weight, loss, row_weight, row_max, log_sum, invalid,
-                ignore_index, label_smoothing,
+                logits, target, weight, loss, row_weight, row_max, log_sum, mean, divisor,
+                invalid, ignore_index, label_smoothing,
             )
         )  # fmt: skip
 
     def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> Mapping[str, Any]:
         z, t, w, r = self._arrays(dtype, shape)
-        return self._arguments(z, t, w, r, r, r, r, np.zeros(1, np.int32), -100, 0.1)
+        mean = np.zeros((), dtype), np.zeros((), r.dtype)
+        return self._arguments(z, t, w, r, r, r, r, *mean, np.zeros(1, np.int32), -100, 0.1)
 
 
 class CrossEntropyBackward(_CrossEntropyKernel):
@@ -244,22 +257,3 @@ class CrossEntropyBackward(_CrossEntropyKernel):
     def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> Mapping[str, Any]:
         z, t, w, r = self._arrays(dtype, shape)
         return self._arguments(r, r, z, t, w, r, r, z, -100, 0.1)
-
-
-class WeightedMean(KernelObject):
-    """A mean of values and their weights' sum. Arguments: ``reference.weighted_mean``."""
-
-    launcher = Launcher(weighted_mean_kernel)
-
-    def _arguments(self, value, weight, mean, divisor):
-        return dict(
-            value_ptr=value, weight_ptr=weight, mean_ptr=mean, divisor_ptr=divisor, N=value.size,
-            BLOCK_N=power_of_two(value.size, 1024), **accumulator(value.dtype),
-        )  # fmt: skip
-
-    def __call__(self, value: Array, weight: Array, mean: Array, divisor: Array) -> None:
-        self.launcher((1,), **self._arguments(value, weight, mean, divisor))
-
-    def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> Mapping[str, Any]:
-        rows = np.zeros(shape, accumulation_dtype(dtype))
-        return self._arguments(rows, rows, np.zeros((), dtype), np.zeros((), rows.dtype))

@@ -45,7 +45,6 @@ KERNELS = {
     "cross_entropy_backward": ("cross_entropy", "CrossEntropyBackward"),
     "matmul": ("product.objects", "Matmul"),
     "linear_backward": ("product.objects", "LinearBackward"),
-    "weighted_mean": ("cross_entropy", "WeightedMean"),
     "philox": ("random", "Philox"),
     "dropout": ("random", "Dropout"),
     "gather_images": ("images", "GatherImages"),

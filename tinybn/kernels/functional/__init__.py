@@ -25,7 +25,6 @@ from .cross_entropy import (
     CrossEntropyRows,
     cross_entropy_backward,
     cross_entropy_forward,
-    weighted_mean,
 )
 from .images import gather_images
 from .matmul import linear_backward, matmul
@@ -74,5 +73,4 @@ __all__ = [
     "random_uniform",
     "random_words",
     "sgd_step",
-    "weighted_mean",
 ]

@@ -17,19 +17,23 @@ INTEGERS = (np.dtype("int32"), np.dtype("int64"))
 
 @dataclass(frozen=True)
 class CrossEntropyRows:
-    """What the forward pass found for each of N rows; all arrays are [N].
+    """What the forward pass found for each of N rows.
 
     Attributes:
-        loss: the row's loss, 0 where its target is ignored.
-        weight: the weight of its target's class, 0 where ignored; the mean
-            loss is the sum of ``loss`` over the sum of ``weight``.
-        row_max, log_sum: log softmax is (logits − row_max) − log_sum.
+        loss: [N], the row's loss, 0 where its target is ignored.
+        weight: [N], the weight of its target's class, 0 where ignored.
+        row_max, log_sum: [N]; log softmax is (logits − row_max) − log_sum.
+        mean: 0-d in the logits' dtype, the sum of ``loss`` over that of ``weight``; None where
+            it was not asked for.
+        divisor: 0-d, the sum of ``weight``, or None.
     """
 
     loss: Array
     weight: Array
     row_max: Array
     log_sum: Array
+    mean: Array | None = None
+    divisor: Array | None = None
 
 
 def cross_entropy_forward(
@@ -39,6 +43,7 @@ def cross_entropy_forward(
     *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
+    mean: bool = False,
 ) -> CrossEntropyRows:
     """The cross-entropy of each row's softmax with its target.
 
@@ -50,6 +55,7 @@ def cross_entropy_forward(
         weight: [C], floating, or None for ones.
         ignore_index: the target of rows that do not count; may be a class.
         label_smoothing: ε, from 0 to 1.
+        mean: whether the mean loss is wanted too; NaN where no target counts.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: for arguments that do not fit.
@@ -61,7 +67,10 @@ def cross_entropy_forward(
     check_logits(logits, target, weight, label_smoothing)
     xp, wide = namespace(logits), accumulation_dtype(logits.dtype)
     rows = logits.shape[0]
-    found = CrossEntropyRows(*(xp.empty(rows, wide) for _ in range(4)))
+    found = CrossEntropyRows(
+        *(xp.empty(rows, wide) for _ in range(4)),
+        *((xp.empty((), logits.dtype), xp.empty((), wide)) if mean else ()),
+    )
     # In a recorded step a look at it would be a host read; a loss of NaN tells there.
     invalid = None if recording.current() is not None else xp.zeros(1, np.int32)
     target = contiguous(target)
@@ -69,9 +78,12 @@ def cross_entropy_forward(
         implementation("cross_entropy_forward", logits)(
             contiguous(logits), target,
             None if weight is None else contiguous(weight),
-            found.loss, found.weight, found.row_max, found.log_sum, invalid,
+            found.loss, found.weight, found.row_max, found.log_sum, found.mean, found.divisor,
+            invalid,
             ignore_index=int(ignore_index), label_smoothing=float(label_smoothing),
         )  # fmt: skip
+    elif found.mean is not None and found.divisor is not None:  # a sum of nothing over 0
+        found.mean[...], found.divisor[...] = np.nan, 0
     if invalid is not None and int(invalid[0]):
         classes = logits.shape[1]
         outside = ((target < 0) | (target >= classes)) & (target != ignore_index)
@@ -80,29 +92,6 @@ def cross_entropy_forward(
             f"ignore_index {ignore_index}"
         )
     return found
-
-
-def weighted_mean(value: Array, weight: Array, dtype: np.dtype) -> tuple[Array, Array]:
-    """Σ value / Σ weight as a 0-d array of ``dtype``, and Σ weight in theirs.
-
-    Args:
-        value, weight: [N], of the same accumulation dtype; N of at least 1.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: for arrays that do not fit.
-    """
-    check_float(value, "value")
-    check_array(weight, "weight", (value.dtype,), str(value.dtype))
-    check_same_place(value, weight, "weight")
-    if value.ndim != 1 or value.shape != weight.shape or not value.size:
-        raise ShapeError(
-            f"value has shape {value.shape} and weight {weight.shape}; wanted [N] and [N] with "
-            "N of at least 1"
-        )
-    xp = namespace(value)
-    mean, divisor = xp.empty((), dtype), xp.empty((), value.dtype)
-    implementation("weighted_mean", value)(contiguous(value), contiguous(weight), mean, divisor)
-    return mean, divisor
 
 
 def cross_entropy_backward(

@@ -18,7 +18,7 @@ from .batch_norm import (
     batch_norm_stats_forward,
 )
 from .conv import conv2d_backward_input, conv2d_backward_weight, conv2d_forward
-from .cross_entropy import cross_entropy_backward, cross_entropy_forward, weighted_mean
+from .cross_entropy import cross_entropy_backward, cross_entropy_forward
 from .images import gather_images
 from .matmul import linear_backward, matmul
 from .metrics import add_metrics
@@ -56,5 +56,4 @@ __all__ = [
     "max_pool2d_forward",
     "philox",
     "sgd_step",
-    "weighted_mean",
 ]

@@ -15,6 +15,8 @@ def cross_entropy_forward(
     row_weight: Array,
     row_max: Array,
     log_sum: Array,
+    mean: Array | None,
+    divisor: Array | None,
     invalid: Array | None,
     *,
     ignore_index: int,
@@ -26,8 +28,9 @@ def cross_entropy_forward(
     loss = −(1 − ε)·w_t·log p_t − ε/C·Σ_c w_c·log p_c, 0 where t is ignored and
     NaN where it is no class (Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7).
     ``row_weight`` gets w_t, 0 where ignored; ``row_max`` and ``log_sum``, with
-    log p = (z − row_max) − log_sum, are what backward needs; ``invalid`` [1]
-    becomes 1 if a target is neither a class nor ignored.
+    log p = (z − row_max) − log_sum, are what backward needs. Where they are given, ``divisor``
+    becomes Σ w_t, ``mean`` Σ loss / Σ w_t (0/0 is NaN), and ``invalid`` [1] 1 if a target is
+    neither a class nor ignored.
     """
     rows, classes = logits.shape
     kept = target != ignore_index
@@ -48,6 +51,10 @@ def cross_entropy_forward(
         loss[...] = np.where(valid, total, np.where(kept, np.nan, 0.0))
     row_weight[...] = np.where(valid, w[picked], 0.0)
     row_max[...], log_sum[...] = m, log_total
+    if mean is not None and divisor is not None:
+        divisor[...] = row_weight.sum(dtype=np.float64)
+        with np.errstate(all="ignore"):
+            mean[...] = loss.sum(dtype=np.float64) / row_weight.sum(dtype=np.float64)
 
 
 def cross_entropy_backward(
@@ -83,10 +90,3 @@ def cross_entropy_backward(
         dz = p * (w_t + share * w.sum())[:, None] - share * w
         dz[np.arange(rows), picked] -= w_t
         dlogits[...] = np.where(valid[:, None], dz * grad[:, None], 0.0)
-
-
-def weighted_mean(value: Array, weight: Array, mean: Array, divisor: Array) -> None:
-    """mean = Σ value / Σ weight, with the latter sum in ``divisor``; 0/0 is NaN."""
-    divisor[...] = weight.sum(dtype=np.float64)
-    with np.errstate(all="ignore"):
-        mean[...] = value.sum(dtype=np.float64) / weight.sum(dtype=np.float64)

@@ -34,18 +34,20 @@ class CrossEntropy(Op):
     ) -> Array:
         rows = _classes_last(logits)
         options: dict[str, Any] = dict(ignore_index=ignore_index, label_smoothing=label_smoothing)
-        found = kernels.cross_entropy_forward(rows, target.reshape(-1), weight, **options)
+        by_one = reduction == "mean" and 0 < len(rows) <= ONE_PROGRAM
+        found = kernels.cross_entropy_forward(
+            rows, target.reshape(-1), weight, mean=by_one, **options
+        )
         if reduction == "none":
             ctx.save(logits, target, weight, found, options, None)
             return found.loss.reshape(target.shape).astype(logits.dtype)
         if reduction == "sum":
             ctx.save(logits, target, weight, found, options, None)
             return found.loss.sum().astype(logits.dtype)
-        # Where all targets are ignored it is 0/0, NaN, as in PyTorch.
-        if 0 < found.loss.size <= ONE_PROGRAM:
-            mean, divisor = kernels.weighted_mean(found.loss, found.weight, logits.dtype)
-        else:
+        mean, divisor = found.mean, found.divisor
+        if mean is None:
             divisor = found.weight.sum()
+            # Where all targets are ignored it is 0/0, NaN, as in PyTorch.
             mean = (found.loss.sum() / divisor).astype(logits.dtype)
         ctx.save(logits, target, weight, found, options, divisor)
         return mean
