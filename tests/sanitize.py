@@ -79,7 +79,17 @@ def images() -> None:
         labels = tb.zeros(9, dtype=tb.int64, device="cuda")
         nn.functional.cross_entropy(model(x), labels).backward()
         y = nn.Conv2d(4, 6, 3, groups=2, device="cuda")(tb.randn(2, 4, 9, 9, device="cuda"))
-        nn.functional.avg_pool2d(y, 2).sum().backward()
+        pooled = nn.functional.avg_pool2d(y, 2).sum() + nn.functional.max_pool2d(y, 3, 2, 1).sum()
+        pooled.backward()
+
+
+def epochs() -> None:
+    """Batches gathered, shifted and measured by the Trainer, one step at a time."""
+    data = tb.data.digits()[0][:50]
+    loader = tb.data.DataLoader(data, 16, True, device="cuda", shift=2)
+    model = nn.models.mlp(784, (17,)).to("cuda")
+    optimizer = nn.optim.SGD(model.parameters(), lr=0.1)
+    nn.Trainer(model, optimizer, progress=False, capture=False).fit(loader, 1, loader)
 
 
 if __name__ == "__main__":
@@ -88,5 +98,6 @@ if __name__ == "__main__":
     inference()
     training()
     images()
+    epochs()
     gpu.cupy().cuda.Device().synchronize()
     print("ran")
