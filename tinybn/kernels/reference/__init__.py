@@ -1,7 +1,7 @@
 """The specification: every kernel's mathematics in NumPy, and the CPU engine.
 
 Plain textbook formulas in float64, rounded once at the end to the outputs'
-dtypes; dropout, the optimisers and convolutions in the accumulation dtype. The
+dtypes; products, convolutions, dropout and the optimisers in the accumulation dtype. The
 Triton kernels are held to these functions; these are held to finite
 differences and to golden values worked out elsewhere. Each writes into the
 outputs that it is given; their public forms, which check arguments and make the

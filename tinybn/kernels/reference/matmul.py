@@ -16,10 +16,12 @@ Array = np.ndarray
 
 def matmul(a: Array, b: Array, bias: Array | None, y: Array) -> None:
     """y = a·b + bias, rounded once."""
-    product = _product(a, b)
-    if bias is not None:
-        product += bias
-    y[...] = product
+    if bias is None:
+        _multiply(a, b, y)
+        return
+    product = np.empty(y.shape, accumulation_dtype(y.dtype))
+    _multiply(a, b, product)
+    np.add(product, bias, out=y, casting="same_kind")
 
 
 def linear_backward(
@@ -28,19 +30,23 @@ def linear_backward(
 ) -> None:  # fmt: skip
     """dx = dy·weight, dweight = dyᵀ·x and dbias, the sums of dy's columns; those not None."""
     if dx is not None and weight is not None:
-        dx[...] = _product(dy, weight)
+        _multiply(dy, weight, dx)
     if dweight is not None and x is not None:
-        dweight[...] = _product(dy.T, x)
+        _multiply(dy.T, x, dweight)
     if dbias is not None:
         # NumPy adds rows one after the other: in float64 that loses nothing.
         dbias[...] = dy.sum(axis=0, dtype=np.float64)
 
 
-def _product(a: Array, b: Array) -> Array:
-    """float16 and bfloat16 in float32, which NumPy's BLAS can multiply and theirs cannot."""
+def _multiply(a: Array, b: Array, y: Array) -> None:
+    """y = a·b; float16 and bfloat16 in float32, which NumPy's BLAS can multiply, theirs not."""
     wide = accumulation_dtype(a.dtype)
     with np.errstate(all="ignore"):
-        return dense(a.astype(wide, copy=False)) @ dense(b.astype(wide, copy=False))
+        a, b = dense(a.astype(wide, copy=False)), dense(b.astype(wide, copy=False))
+        if y.dtype == wide:
+            np.matmul(a, b, out=y)
+        else:
+            y[...] = a @ b
 
 
 def dense(a: Array) -> Array:

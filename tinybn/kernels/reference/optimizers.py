@@ -44,10 +44,16 @@ def sgd_step(
                 else:
                     b *= momentum
                     b += (1 - dampening) * g if dampening else g
-                buffers[i][...] = b
+                _store(b, buffers[i])
                 g = g + momentum * b if nesterov else b
             p -= lr * g
-            param[...] = p
+            _store(p, param)
+
+
+def _store(wide: Array, array: Array) -> None:
+    """Write what was worked out in the accumulation dtype, unless that was the array's own."""
+    if wide is not array:
+        array[...] = wide
 
 
 def adam_step(
