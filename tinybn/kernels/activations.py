@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .arrays import keep
 from .special import erf
 
 Array = np.ndarray
@@ -32,7 +33,7 @@ def _bounded(z: Array) -> Array:
 # sources are in batch_norm/activations.py.
 ACTIVATIONS: dict[str | None, tuple[Callable, Callable]] = {
     None: (lambda z: z, lambda dy, z: dy),
-    "relu": (lambda z: np.where(z <= 0, 0.0, z), lambda dy, z: np.where(z <= 0, 0.0, dy)),
+    "relu": (lambda z: np.maximum(z, 0.0), lambda dy, z: keep(~(z <= 0), dy)),
     "silu": (
         lambda z: np.where(z < -1e4, -0.0, z * _sigmoid(z)),
         lambda dy, z: dy * _silu_slope(_bounded(z)),

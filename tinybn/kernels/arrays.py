@@ -1,4 +1,4 @@
-"""What every engine needs to know of an array: its library, its accumulator, its layout."""
+"""What every engine needs of an array: its library, accumulator and layout, and a mask of it."""
 
 from __future__ import annotations
 
@@ -37,3 +37,16 @@ def accumulation_dtype(dtype: np.dtype) -> np.dtype:
     float32 for float16, bfloat16 and float32; otherwise ``dtype`` itself.
     """
     return _WIDE.get(dtype, dtype)
+
+
+def keep(condition: Array, values: Array) -> Array:
+    """``values`` where ``condition`` (bool) holds, else exactly 0 (∞·0 would be NaN)."""
+    if is_cupy(values) or condition.shape != values.shape:
+        return namespace(values).where(condition, values, values.dtype.type(0))
+    # By the bits, which −1 has all of: where() branches at every element, and guessing half of
+    # the branches wrong, as after a ReLU, makes it five times slower.
+    bits = np.dtype(f"i{values.itemsize}")
+    mask = np.negative(condition.view(np.int8), dtype=bits)
+    result = np.empty_like(values)
+    np.bitwise_and(values.view(bits), mask, out=result.view(bits))
+    return result

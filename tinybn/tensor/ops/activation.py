@@ -10,11 +10,10 @@ import math
 from typing import TYPE_CHECKING
 
 from ...errors import ArgumentError
-from ...kernels.arrays import Array, namespace
+from ...kernels.arrays import Array, keep, namespace
 from ...kernels.special import erfc
 from ..tape import Node, Op, apply
 from ._operands import Operand, as_tensor, narrow, wide
-from .elementwise import keep
 
 if TYPE_CHECKING:
     from ..tensor import Tensor

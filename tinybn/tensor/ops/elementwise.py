@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ArgumentError, DTypeError
-from ...kernels.arrays import Array, namespace
+from ...kernels.arrays import Array, keep, namespace
 from ..dtypes import as_dtype, bool_, is_float
 from ..tape import Node, Op, apply, wrap
 from ._operands import (
@@ -35,11 +35,6 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
 
 Grads = tuple[Array | None, ...]
-
-
-def keep(condition: Array, grad: Array) -> Array:
-    """``grad`` where ``condition`` holds, else exactly 0 (inf * 0 would be NaN)."""
-    return namespace(grad).where(condition, grad, grad.dtype.type(0))
 
 
 class Add(Op):

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ArgumentError, DeviceError, DTypeError, IndexOutOfRange, ShapeError
-from ...kernels.arrays import namespace
+from ...kernels.arrays import keep, namespace
 from ..device import device_of
 from ..tape import Array, Node, Op, apply, is_tensor
 from ._axes import one_axis
 from ._operands import as_tensor, broadcast_shape, check_devices, is_scalar, unbroadcast
 from ._rows import Index, Rows, add_rows, written_last
-from .elementwise import keep
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
