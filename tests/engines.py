@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from tinybn import kernels
 from tinybn.kernels import gpu
+from tinybn.kernels.reference import batch_norm, conv, pool
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Engine:
         return _to_host(array) if gpu.is_cupy(array) else array
 
     def active(self) -> contextlib.AbstractContextManager:
+        if self.name == "cpu_parts":
+            return _one_sample_at_a_time()
         return kernels.interpret() if self.name == "interpret" else contextlib.nullcontext()
 
     def run(self, function: Callable, *arrays: Any, **options: Any) -> Any:
@@ -40,6 +44,17 @@ class Engine:
         if isinstance(result, tuple):
             return tuple(self.get(r) for r in result)
         return self.get(result)
+
+
+@contextlib.contextmanager
+def _one_sample_at_a_time() -> Iterator[None]:
+    """The CPU engine as large batches have it: in many parts."""
+    with (
+        mock.patch.object(batch_norm, "PART_BYTES", 1),
+        mock.patch.object(conv, "PART_BYTES", 1),
+        mock.patch.object(pool, "PART_BYTES", 1),
+    ):
+        yield
 
 
 def _to_gpu(array: np.ndarray) -> Any:
@@ -63,6 +78,7 @@ def _to_host(array: Any) -> np.ndarray:
 
 
 CPU, INTERPRET, CUDA = Engine("cpu"), Engine("interpret"), Engine("cuda")
+CPU_PARTS = Engine("cpu_parts")
 
 # The reference is what the kernels are compared with: only the kernels' engines are tested here.
 kernel_engines = pytest.mark.parametrize(
@@ -76,6 +92,7 @@ all_engines = pytest.mark.parametrize(
     "engine",
     [
         pytest.param(CPU, id="cpu"),
+        pytest.param(CPU_PARTS, id="cpu_parts"),
         pytest.param(INTERPRET, id="interpret"),
         pytest.param(CUDA, id="cuda", marks=pytest.mark.gpu),
     ],

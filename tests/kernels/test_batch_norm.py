@@ -48,7 +48,7 @@ def exact_statistics(case):
     return tuple(r.astype(np.float64) for r in results)
 
 
-@kernel_engines
+@kernel_engines  # which subtract a value first: the bound is on what is left
 @FEW
 @given(case=batch_norm_cases())
 def test_statistics(engine, case):
@@ -82,7 +82,7 @@ def test_statistics(engine, case):
     assert_close(running_var, want, terms=terms, scale=want, name="running_var")
 
 
-@kernel_engines
+@all_engines
 @FEW
 @given(case=batch_norm_cases())
 def test_training_forward(engine, case):
@@ -102,7 +102,7 @@ def test_training_forward(engine, case):
     assert_close(y, x_hat * weight + bias, terms=case.rows + 16, scale=parts, name="y")
 
 
-@kernel_engines
+@all_engines
 @FEW
 @given(case=batch_norm_cases())
 def test_inference(engine, case):
@@ -119,7 +119,7 @@ def test_inference(engine, case):
     assert_close(y, x_hat * weight + bias, terms=16, scale=parts, name="y")
 
 
-@kernel_engines
+@all_engines
 @FEW
 @given(case=batch_norm_cases())
 def test_training_backward(engine, case):
@@ -137,7 +137,7 @@ def test_training_backward(engine, case):
     assert_gradients(case, dx, dweight, dbias, dy, x_hat, rstd, n, frozen=False)
 
 
-@kernel_engines
+@all_engines
 @FEW
 @given(case=batch_norm_cases())
 def test_frozen_backward(engine, case):
@@ -174,7 +174,7 @@ def assert_gradients(case, dx, dweight, dbias, dy, x_hat, rstd, n, frozen):
     assert_close(dx, weight * rstd * want, terms=3 * terms, scale=factor * parts, name="dx")
 
 
-@kernel_engines
+@all_engines
 @settings(max_examples=12)
 @given(case=batch_norm_cases(values=NON_FINITE, dtype=(np.float32, np.float16)))
 def test_a_value_that_is_not_finite_spoils_its_channel_alone(engine, case):
@@ -263,7 +263,7 @@ def test_same_input_same_bits(engine):
             np.testing.assert_array_equal(a, b)
 
 
-@kernel_engines
+@all_engines
 @pytest.mark.parametrize(("rows", "channels"), [(1, 1), (8, 2), (2, 64), (64, 1)])
 def test_result_does_not_depend_on_tile_sizes_beyond_rounding(engine, rows, channels):
     rng = np.random.default_rng(0)

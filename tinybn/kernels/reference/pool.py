@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays import accumulation_dtype
+from ..arrays import accumulation_dtype, keep
 from ..windows import Pair, Windows
+from .parts import in_parts, on_all_cores
 from .taps import add_taps, under_taps
 
 Array = np.ndarray
+
+PART_BYTES = 2**21  # of images at a time
 
 
 def _inside(windows: Windows, size: Pair, output: Pair) -> list[Array]:
@@ -22,34 +25,56 @@ def _inside(windows: Windows, size: Pair, output: Pair) -> list[Array]:
 
 
 def max_pool2d_forward(x: Array, y: Array, winner: Array, *, windows: Windows) -> None:
-    """y is the largest element of each window, the first of equal ones; NaN is the largest.
+    """y is the largest element of each window, the first of equal ones, or the last NaN.
 
     ``winner`` is the number of its tap, k·KW + l.
     """
     output = y.shape[2:]
-    view = under_taps(x, windows, output, -np.inf)
     rows, columns = _inside(windows, x.shape[2:], output)
     # The first tap that lies inside wins where all elements are −∞.
     first = rows.argmax(0)[:, None] * windows.kernel[1] + columns.argmax(0)
-    winner[...] = first
-    best = np.full(y.shape, -np.inf, x.dtype)
+
+    def work(part: slice) -> None:
+        view = under_taps(x[part], windows, output, -np.inf)
+        best = np.full(y[part].shape, -np.inf, y.dtype)
+        number = np.empty(best.shape, winner.dtype)
+        number[...] = first
+        for tap in range(windows.taps):
+            value = _at(view, tap, windows)
+            # Numbers grow, so the latest better tap has the largest; padding, −∞, is never better.
+            better = np.multiply(value > best, tap, dtype=number.dtype)
+            np.maximum(number, better, out=number)
+            np.maximum(best, value, out=best)
+        if np.isnan(best).any():  # of NaNs the last wins, and nothing is greater than one
+            for tap in range(windows.taps):
+                number[np.isnan(_at(view, tap, windows))] = tap
+        y[part], winner[part] = best, number
+
     with np.errstate(all="ignore"):
-        for k in range(windows.kernel[0]):
-            for tap in range(windows.kernel[1]):
-                value = view[:, :, k, tap]
-                better = (value > best) | (value != value)  # padding is −∞ and never better
-                np.copyto(best, value, where=better)
-                np.copyto(winner, k * windows.kernel[1] + tap, where=better, casting="unsafe")
-    y[...] = best
+        on_all_cores(work, _parts(x))
+
+
+def _at(view: Array, tap: int, windows: Windows) -> Array:
+    """What lies under a tap in all windows, side by side, which all that is done to it gains by."""
+    return np.ascontiguousarray(view[:, :, tap // windows.kernel[1], tap % windows.kernel[1]])
+
+
+def _parts(x: Array) -> list[slice]:
+    return in_parts(len(x), max(1, PART_BYTES // x[0].nbytes))
 
 
 def max_pool2d_backward(dy: Array, winner: Array, dx: Array, *, windows: Windows) -> None:
     """dx sums, over the windows that an element won, their dy."""
-    grad = dy.astype(accumulation_dtype(dy.dtype), copy=False)
-    add_taps(
-        dx, windows, dy.shape[2:],
-        lambda k, tap: np.where(winner == k * windows.kernel[1] + tap, grad, 0),
-    )  # fmt: skip
+
+    def work(part: slice) -> None:
+        grad = np.ascontiguousarray(dy[part], accumulation_dtype(dy.dtype))
+        number = np.ascontiguousarray(winner[part])
+        add_taps(
+            dx[part], windows, dy.shape[2:],
+            lambda k, tap: keep(number == k * windows.kernel[1] + tap, grad),
+        )  # fmt: skip
+
+    on_all_cores(work, _parts(dx))
 
 
 def _divisors(

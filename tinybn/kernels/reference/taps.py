@@ -54,10 +54,14 @@ def add_taps(dx: Array, windows: Windows, output: Pair, share: Callable[[int, in
     """dx sums ``share(k, l)``, [N, C, OH, OW], over the taps k, l that lie on each element."""
     (top, left), (height, width) = windows.before, dx.shape[2:]
     wide = accumulation_dtype(dx.dtype)
-    image = np.zeros((*dx.shape[:2], *_reach(windows, (height, width), output)), wide)
+    reach = _reach(windows, (height, width), output)
+    in_place = reach == (height, width) and wide == dx.dtype
+    image = dx if in_place else np.empty((*dx.shape[:2], *reach), wide)
+    image[...] = 0
     onto = _taps(image, windows, output)
     # Windows overlap, so taps are added one after another.
     for k in range(windows.kernel[0]):
         for tap in range(windows.kernel[1]):
             onto[:, :, k, tap] += share(k, tap)
-    dx[...] = image[:, :, top : top + height, left : left + width]
+    if not in_place:
+        dx[...] = image[:, :, top : top + height, left : left + width]
