@@ -67,8 +67,8 @@ class _Numbered(Module):
 class Sequential(_Numbered):
     """Modules one after the other, each on the result of the one before.
 
-    On a GPU a BatchNorm and the ReLU, SiLU or exact GELU after it run as one: the same
-    kernels apply the activation (see ``nn.functional.batch_norm``), unless a hook looks on.
+    A BatchNorm and the ReLU, on a GPU also the SiLU or exact GELU, after it run as one: the
+    same kernels apply the activation (see ``nn.functional.batch_norm``), unless a hook looks on.
 
     ``Sequential(a, b)`` or, with names of one's own, ``Sequential(OrderedDict(a=a, b=b))``.
     An index gives a module, a slice a Sequential of some, under the names that they have.
@@ -112,7 +112,7 @@ class Sequential(_Numbered):
 
 def _joined(module: Module, following: Module, input: Tensor) -> str | None:
     """The name of ``following`` where BatchNorm's kernels can apply it, else None."""
-    if type(module).forward is not _BatchNorm.forward or engine_of(input.data) == "cpu":
+    if type(module).forward is not _BatchNorm.forward:
         return None
     if (
         type(module).__call__ is not Module.__call__
@@ -124,6 +124,9 @@ def _joined(module: Module, following: Module, input: Tensor) -> str | None:
     if module._forward_hooks or following._forward_hooks:
         return None
     if type(following) is GELU and following.approximate != "none":
+        return None
+    # The CPU engine would work out SiLU's and GELU's arguments and slopes twice.
+    if engine_of(input.data) == "cpu" and type(following) is not ReLU:
         return None
     return _ACTIVATIONS.get(type(following))
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import ArgumentError, ShapeError
 from .. import gpu, layout
 from ..arrays import Array, accumulation_dtype, namespace
-from ..engines import implementation
+from ..engines import engine_of, implementation
 from .checks import (
     check_array,
     check_channels,
@@ -68,8 +68,9 @@ class BatchNormResult(NamedTuple):
     Attributes:
         y: of x's shape, dtype and layout.
         statistics: mean, rstd and residual, [C] each; see :func:`batch_norm_statistics`.
-        sign: where the activation was given a positive number, as bools of x's shape; only
-            for ReLU with an addend, else None: backward then needs neither.
+        sign: where the activation was given a positive number, as bools of x's shape, with which
+            backward needs neither bias nor addend; only for ReLU with an addend, or on the CPU,
+            where reading it is faster than working that number out again. Else None.
     """
 
     y: Array
@@ -142,7 +143,7 @@ def _results(
     x: Array, addend: Array | None, activation: str | None
 ) -> tuple[Array, Array | None, Array]:
     """Where forward writes y, sign and [3, C] statistics."""
-    needs_sign = addend is not None and activation == "relu"
+    needs_sign = activation == "relu" and (addend is not None or engine_of(x) == "cpu")
     sign = layout.like(x, np.dtype(bool)) if needs_sign else None
     statistics = namespace(x).empty((3, x.shape[1]), accumulation_dtype(x.dtype))
     return layout.like(x), sign, statistics
