@@ -38,12 +38,12 @@ def multiply(
 
 
 @triton.jit
-def add_up(
-    total, partial_ptr, counter_ptr, first, part, parts, STEP: tl.constexpr, TOGETHER: tl.constexpr
-):
+def add_up(total, partial_ptr, counter_ptr, first, part, parts, STEP: tl.constexpr):
     """The sum of ``parts`` slots, STEP apart from ``first`` on, if this program is the last."""
     M: tl.constexpr = total.shape[0]
     N: tl.constexpr = total.shape[1]
+    # How many slots are asked for at once: as many as registers hold.
+    TOGETHER: tl.constexpr = 8 if M * N <= 512 else (2 if M * N <= 2048 else 1)
     at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
     sums = partial_ptr + first.to(tl.int64) * (M * N) + at
     tl.store(sums + part * (STEP * M * N), total)
@@ -64,10 +64,7 @@ def add_up(
 
 
 @triton.jit
-def add_parts(
-    total, partial_ptr, arrived_ptr, first, part, parts, TEAM: tl.constexpr = 16,
-    TOGETHER: tl.constexpr = 8,
-):  # fmt: skip
+def add_parts(total, partial_ptr, arrived_ptr, first, part, parts, TEAM: tl.constexpr = 16):
     """The sum of the parts of programs from ``first`` on; whether this one is last, and has it.
 
     Each TEAM of parts is added up by its last, and the teams' sums by the last of them: one
@@ -78,13 +75,13 @@ def add_parts(
     of_team = first + team * TEAM
     members = tl.minimum(parts - team * TEAM, TEAM)
     total, last = add_up(
-        total, partial_ptr, arrived_ptr + of_team, of_team, part % TEAM, members, 1, TOGETHER
+        total, partial_ptr, arrived_ptr + of_team, of_team, part % TEAM, members, 1
     )
     if last:
         if parts > TEAM:  # so that first + 1 is in the first team, which counts at first
             teams = tl.cdiv(parts, TEAM)
             total, last = add_up(
-                total, partial_ptr, arrived_ptr + first + 1, first, team, teams, TEAM, TOGETHER
+                total, partial_ptr, arrived_ptr + first + 1, first, team, teams, TEAM
             )
     return total, last
 
