@@ -72,7 +72,8 @@ class _GatherKernel(_ConvKernel):
         taps, rows = windows.taps, n * out[0] * out[1]
         most = (64, 64, 128 // x.dtype.itemsize)
         if precision_of(x.dtype) == "tf32x3":  # which takes three times the registers
-            most = (32, 64, 32) if channels_out > 32 else (128, 32, 16)
+            long = channels_in * taps > 64
+            most = (32, 64 if channels_out > 32 else 32, 32) if long else (128, 32, 16)
         tiles = self._tiles(rows, channels_out, channels_in * taps, x.dtype, most)
         order = _order(x, channels_in, tiles["BLOCK_K"])
         # [groups, O/groups, C/groups, taps]; the gradient of the input sums over O.
@@ -146,6 +147,8 @@ class Conv2dBackwardWeight(_ConvKernel):
         channels_out, channels_in = channels_out // groups, x.shape[1] // groups
         rows, terms = n * out[0] * out[1], channels_in * windows.taps
         most = (64, 32, 32 if terms > SMALLEST else 128)
+        if precision_of(x.dtype) == "tf32x3":
+            most = (32, 32, 64)
         tiles = self._tiles(channels_out, terms, rows, x.dtype, most)
         tiles_k = triton.cdiv(terms, tiles["BLOCK_N"])
         count = triton.cdiv(channels_out, tiles["BLOCK_M"]) * tiles_k
@@ -193,13 +196,14 @@ def _options(arguments: Mapping[str, Any], warps: int = 4) -> Options:
     With 168 registers three programs of four warps run on a multiprocessor; some need more.
     """
     work = arguments["BLOCK_M"] * arguments["BLOCK_N"] // 128
+    if arguments["PRECISION"] == "tf32x3" and work <= 8:
+        warps = 2
     return Options(warps=max(1, min(warps, work)), registers=168, lifted=255)
 
 
 def _weight_options(arguments: Mapping[str, Any]) -> Options:
     """Larger fragments a warp where each is split in three parts: fewer are split twice."""
-    split = arguments["PRECISION"] == "tf32x3" and arguments["BLOCK_N"] > SMALLEST
-    return _options(arguments, 2 if split else 4)
+    return _options(arguments, 2 if arguments["PRECISION"] == "tf32x3" else 4)
 
 
 def _example(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[Any, ...]:
