@@ -77,8 +77,9 @@ def pool_of(batch: int, batches: int = POOL) -> tuple[np.ndarray, np.ndarray]:
     there is something to learn and the losses tell one update from another.
     """
     generator = np.random.default_rng(batch)
-    images = generator.standard_normal((batches, batch, *IMAGE), dtype=np.float32)
+    # First, so that fewer batches are the first ones of more.
     teacher = generator.standard_normal((int(np.prod(IMAGE)), CLASSES), dtype=np.float32)
+    images = generator.standard_normal((batches, batch, *IMAGE), dtype=np.float32)
     labels = (images.reshape(batches, batch, -1) @ teacher).argmax(axis=-1)
     return images, labels.astype(np.int64)
 
