@@ -232,3 +232,12 @@ DY, BY_3 = np.zeros((2, 6, 8, 8), np.float32), windows(3, 1, 1, 1)
 def test_what_does_not_fit_raises(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@all_engines
+def test_images_without_channels(engine):
+    """PyTorch's result: sums of nothing."""
+    x, weight, dy = np.ones((2, 0, 4, 4)), np.ones((3, 0, 3, 3)), np.ones((2, 3, 2, 2))
+    y, dx, dweight = engine.run(run, x, weight, None, dy, windows(3, 1, 0, 1), 1)
+    assert y.shape == dy.shape and not y.any()
+    assert dx.shape == x.shape and dweight.shape == weight.shape

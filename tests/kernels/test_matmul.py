@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines import CUDA, all_engines
+from tests.engines import CUDA, all_engines, kernel_engines
 from tinybn import kernels
 from tinybn.errors import DTypeError, ShapeError
-from tinybn.kernels.arrays import accumulation_dtype
+from tinybn.kernels.arrays import accumulation_dtype, namespace
+from tinybn.kernels.product.objects import LinearBackward, Matmul
 from tinybn.testing import FLOAT_DTYPES, epsilon, fill
 
 SIZES = (1, 2, 7, 16, 31, 33, 65)
@@ -158,3 +159,40 @@ def test_what_does_not_fit():
         kernels.linear_backward(a, None, np.ones((4, 5)), (True, False, False))
     with pytest.raises(ShapeError, match="x"):
         kernels.linear_backward(a, np.ones((4, 5)), None, (False, True, False))
+
+
+@kernel_engines
+@pytest.mark.parametrize("parts", [2, 8, 16, 17, 32, 33, 60])
+def test_any_number_of_parts(engine, parts):
+    """Up to 16 parts are added up at once, more by teams of 16."""
+    rng, terms = np.random.default_rng(0), 16 * parts
+    shapes = (5, terms), (3, terms), (terms, 5)
+    a, b, dy = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+    x = np.ascontiguousarray(b.T)
+    product, backward = (kind(block_k=16, parts=parts) for kind in (Matmul, LinearBackward))
+
+    def run(a, b, dy, x):
+        found = []
+        for _ in range(2):  # what counted the programs in is as it was
+            y, dweight, dbias = (namespace(a).empty(s, a.dtype) for s in ((5, 3), (5, 3), (5,)))
+            product(a, b.T, None, y)
+            backward(dy, x, None, None, dweight, dbias)
+            found += [y, dweight, dbias]
+        return tuple(found)
+
+    found = engine.run(run, a, b, dy, x)
+    for y, dweight, dbias in (found[:3], found[3:]):
+        assert_close(y, a, b.T)
+        assert_close(dweight, dy.T, x)
+        assert_close(dbias[None], np.ones((1, terms), np.float32), dy)
+    tiles = product._tiles(5, 3, terms, a.dtype)
+    assert product._split(5, 3, terms, tiles, processors=1).parts == parts
+
+
+@all_engines
+def test_gradients_of_layers_without_inputs_or_outputs(engine):
+    for rows, inputs, out in ((4, 0, 3), (4, 3, 0), (0, 3, 4)):
+        dy, x, weight = np.ones((rows, out)), np.ones((rows, inputs)), np.ones((out, inputs))
+        dx, dweight, dbias = engine.run(kernels.linear_backward, dy, x, weight, (True,) * 3)
+        assert dx.shape == x.shape and dweight.shape == weight.shape
+        assert not dx.any() and not dweight.any() and dbias.tolist() == [rows] * out

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 import threading
+import time
 from unittest import mock
 
 import numpy as np
@@ -14,8 +18,12 @@ from tinybn.kernels.reference import batch_norm, conv, parts
 from tinybn.kernels.windows import windows
 
 
+@contextlib.contextmanager
 def on_cores(cores):
-    return mock.patch.object(parts, "_cores", lambda: cores)
+    parts._forget_pool()  # which has as many threads as it was made for
+    with mock.patch.object(parts, "_cores", lambda: cores):
+        yield
+    parts._forget_pool()
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3])
@@ -40,6 +48,66 @@ def test_an_error_in_a_part_is_raised(cores):
 
     with on_cores(cores), pytest.raises(ValueError, match="in "):
         parts.on_all_cores(work, parts.in_parts(4, 1))
+
+
+@pytest.mark.parametrize("fails_first", [True, False])
+def test_after_an_error_nothing_goes_on(fails_first):
+    """In the caller's thread or in another: who gets the error may reuse the outputs."""
+    caller, both = threading.get_ident(), threading.Barrier(2, timeout=60)
+    running, begun = set(), []
+
+    def work(part):
+        begun.append(part.start)
+        if len(begun) <= 2:
+            both.wait()  # each thread has a part
+        if (threading.get_ident() == caller) == fails_first:
+            raise ValueError
+        running.add(part.start)
+        time.sleep(0.05)
+        running.discard(part.start)
+
+    with on_cores(2), pytest.raises(ValueError):
+        parts.on_all_cores(work, parts.in_parts(50, 1))
+    assert not running
+    count = len(begun)
+    time.sleep(0.1)
+    assert len(begun) == count <= 4
+
+
+def test_nobody_waits_for_threads_that_others_keep_busy():
+    busy, free = threading.Event(), threading.Event()
+
+    def slow(part):
+        busy.set()
+        assert free.wait(60)
+
+    with on_cores(2):
+        other = threading.Thread(
+            target=parts.on_all_cores, args=(slow, parts.in_parts(2, 1)), daemon=True
+        )
+        other.start()
+        assert busy.wait(60)
+        done = parts.on_all_cores(lambda part: part.start, parts.in_parts(3, 1))
+        assert other.is_alive() and done == [0, 1, 2]
+        free.set()
+        other.join()
+
+
+def test_work_goes_on_after_the_main_thread_has_ended():
+    """Python then starts no threads for executors."""
+    code = """
+import threading
+import numpy as np
+from tinybn.kernels.reference import parts
+parts._cores = lambda: 2
+main = threading.main_thread()
+def late():
+    main.join()
+    print(parts.on_all_cores(lambda part: part.start, parts.in_parts(3, 1)))
+threading.Thread(target=late).start()
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("[0, 1, 2]\n", "")
 
 
 @pytest.mark.filterwarnings("error")
@@ -70,7 +138,7 @@ def test_the_same_bits_on_any_number_of_cores():
         y, statistics, sign = kernels.batch_norm_forward(x, activation="relu")
         passing = kernels.Passing(None, None, sign, "relu")
         needs = (True, True, True, False)
-        return y, kernels.batch_norm_gradients(dy, x, None, statistics, passing, needs)[0]
+        return y, *kernels.batch_norm_gradients(dy, x, None, statistics, passing, needs)[:3]
 
     with mock.patch.object(batch_norm, "PART_BYTES", 2000):
         for cores in (2, 3):

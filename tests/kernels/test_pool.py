@@ -179,3 +179,25 @@ X = np.zeros((2, 3, 8, 8), np.float32)
 def test_what_does_not_fit_raises(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@all_engines
+def test_windows_that_hang_over_small_images(engine):
+    """With ceil_mode one window lies on an image that is smaller than it, as in PyTorch."""
+    slid = windows(2, 4, 0, 1)
+
+    def run(x, dy):
+        y, winner = kernels.max_pool2d_forward(x, windows=slid, ceil_mode=True)
+        dx = kernels.max_pool2d_backward(dy, winner, x.shape, windows=slid)
+        mean = kernels.avg_pool2d_forward(x, windows=slid, ceil_mode=True)
+        return y, dx, mean, kernels.avg_pool2d_backward(dy, x.shape, windows=slid)
+
+    x, dy = np.full((1, 1, 1, 1), 3.0), np.full((1, 1, 1, 1), 2.0)
+    assert [a.tolist() for a in engine.run(run, x, dy)] == [[[[[v]]]] for v in (3, 2, 3, 2)]
+
+
+@all_engines
+def test_images_without_elements_have_windows_of_padding_alone(engine):
+    x = np.ones((2, 2, 0, 4))
+    y, _ = engine.run(lambda x: kernels.max_pool2d_forward(x, windows=windows(2, 2, 1, 1)), x)
+    assert y.shape == (2, 2, 1, 3) and np.all(y == -np.inf)

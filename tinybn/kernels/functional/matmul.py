@@ -67,10 +67,9 @@ def linear_backward(
     dx = empty((len(dy), weight.shape[1]), dy.dtype) if weight is not None else None
     dweight = empty((dy.shape[1], x.shape[1]), dy.dtype) if x is not None else None
     dbias = empty(dy.shape[1], dy.dtype) if needs[2] else None
-    if dy.size:
-        implementation("linear_backward", dy)(
-            contiguous(dy), x, contiguous_or_none(weight), dx, dweight, dbias
-        )
+    made = [g if g is not None and g.size else None for g in (dx, dweight, dbias)]
+    if dy.size and any(gradient is not None for gradient in made):
+        implementation("linear_backward", dy)(contiguous(dy), x, contiguous_or_none(weight), *made)
     else:
         for gradient in (dx, dweight, dbias):
             if gradient is not None:

@@ -142,7 +142,10 @@ def _unpooled(dy: Array, x_shape: tuple[int, ...], windows: Windows) -> Array:
     if len(x_shape) != 4 or tuple(x_shape[:2]) != dy.shape[:2]:
         raise ShapeError(f"dy has shape {dy.shape} and x {tuple(x_shape)}; wanted equal N and C")
     size = x_shape[2], x_shape[3]
-    wanted = [windows.output(size, ceil_mode) for ceil_mode in (False, True)]
+    wanted = [
+        tuple(windows.count(axis, size[axis], ceil_mode) for axis in (0, 1))
+        for ceil_mode in (False, True)
+    ]
     if dy.shape[2:] not in wanted:
         raise ShapeError(
             f"dy has shape {dy.shape}; wanted {wanted[0]} windows for x {tuple(x_shape)}, or with "

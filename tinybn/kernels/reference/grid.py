@@ -62,6 +62,10 @@ class Grid:
         """How many windows of an image are computed."""
         return math.prod(self._computed)
 
+    def _all(self, images: int) -> int:
+        """How many windows of all images are computed."""
+        return images * self.windows_per_image
+
     def _lines(self, images: int, channels: int, dtype: np.dtype) -> Array:
         """Zeros, one line a channel, that all windows lie on."""
         (rows, columns), windows = self._pitch, self.windows
@@ -98,7 +102,7 @@ class Grid:
         lines = self._lines(images, channels, accumulation_dtype(x.dtype))
         self._images(lines, images)[...] = x
         rows = channels // groups * self.windows.taps
-        return self._under_taps(lines, images).reshape(groups, rows, -1)
+        return self._under_taps(lines, images).reshape(groups, rows, self._all(images))
 
     def add_patches(self, patches: Array, dx: Array) -> None:
         """dx [N, C, H, W] sums, over the windows and taps that lie on an element, their patch."""
@@ -118,9 +122,10 @@ class Grid:
         wide = accumulation_dtype(dy.dtype)
         grad = np.zeros((channels, images, *self._computed), wide)
         grad[..., : self.output[0], : self.output[1]] = dy.swapaxes(0, 1)
-        return grad.reshape(groups, channels // groups, -1)
+        return grad.reshape(groups, channels // groups, self._all(images))
 
     def results(self, product: Array, images: int) -> Array:
         """The view [N, O, OH, OW] of products [groups, O/g, windows]."""
-        product = product.reshape(-1, images, *self._computed)
+        groups, channels, _ = product.shape
+        product = product.reshape(groups * channels, images, *self._computed)
         return product[..., : self.output[0], : self.output[1]].swapaxes(0, 1)

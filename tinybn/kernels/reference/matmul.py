@@ -21,7 +21,8 @@ def matmul(a: Array, b: Array, bias: Array | None, y: Array) -> None:
         return
     product = np.empty(y.shape, accumulation_dtype(y.dtype))
     _multiply(a, b, product)
-    np.add(product, bias, out=y, casting="same_kind")
+    with np.errstate(all="ignore"):
+        np.add(product, bias, out=y, casting="same_kind")
 
 
 def linear_backward(

@@ -8,9 +8,11 @@ bits on any number of cores.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +20,7 @@ import numpy as np
 Result = TypeVar("Result")
 
 _pool: ThreadPoolExecutor | None = None
+_making = threading.Lock()
 
 
 def _cores() -> int:
@@ -29,8 +32,8 @@ def _cores() -> int:
 
 def _forget_pool() -> None:
     """A forked process has none of its parent's threads."""
-    global _pool
-    _pool = None
+    global _pool, _making
+    _pool, _making = None, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -48,20 +51,42 @@ def on_all_cores(work: Callable[[slice], Result], parts: Sequence[slice]) -> lis
     Threads do run at once, since NumPy lets go of the interpreter's lock while it computes.
 
     Args:
-        work: takes a part; what it writes to must be that part's own.
+        work: takes a part; what it writes to must be that part's own, and it must not come here
+            again: all threads might wait for each other.
         parts: from :func:`in_parts`.
     """
-    left = iter(range(len(parts)))
+    left, lock = iter(range(len(parts))), threading.Lock()
+
+    def next_part() -> int | None:
+        with lock:
+            return next(left, None)
 
     def take() -> dict[int, Result]:
         """Work on parts as long as there are any; a thread that is held up takes fewer."""
-        with np.errstate(all="ignore"):  # each thread has its own
-            return {number: work(parts[number]) for number in left}
+        done = {}
+        try:
+            with np.errstate(all="ignore"):  # each thread has its own
+                while (number := next_part()) is not None:
+                    done[number] = work(parts[number])
+        except BaseException:
+            while next_part() is not None:
+                pass  # nobody begins another part
+            raise
+        return done
 
     helpers = min(_cores(), len(parts)) - 1
-    others = [_threads().submit(take) for _ in range(helpers)]
-    done = take()
-    for other in others:
+    others = []
+    # Once the main thread has ended Python starts no others: then this one does all.
+    with contextlib.suppress(RuntimeError):
+        for _ in range(helpers):
+            others.append(_threads().submit(take))
+    try:
+        done = take()
+    finally:
+        # One that has not begun finds nothing left; the others still write to the outputs.
+        begun = [other for other in others if not other.cancel()]
+        wait(begun)
+    for other in begun:
         done |= other.result()
     return [done[number] for number in range(len(parts))]
 
@@ -69,6 +94,7 @@ def on_all_cores(work: Callable[[slice], Result], parts: Sequence[slice]) -> lis
 def _threads() -> ThreadPoolExecutor:
     """The threads beside the caller's, started when first needed."""
     global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(max(1, _cores() - 1), thread_name_prefix="tinybn")
-    return _pool
+    with _making:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(max(1, _cores() - 1), thread_name_prefix="tinybn")
+        return _pool

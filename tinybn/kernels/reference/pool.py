@@ -60,7 +60,7 @@ def _at(view: Array, tap: int, windows: Windows) -> Array:
 
 
 def _parts(x: Array) -> list[slice]:
-    return in_parts(len(x), max(1, PART_BYTES // x[0].nbytes))
+    return in_parts(len(x), max(1, PART_BYTES // max(1, x[0].nbytes)))
 
 
 def max_pool2d_backward(dy: Array, winner: Array, dx: Array, *, windows: Windows) -> None:
