@@ -372,5 +372,51 @@ def test_a_graph_keeps_the_tables_that_its_optimizer_found_made():
     gc.collect()
     # Whatever was freed is given out again, full of other values.
     taken = [cupy.full(512 >> i % 4, -1, np.int64) for i in range(4096)]
-    assert run().numpy().tolist() == [-capture_file.REHEARSALS - 2.0] * 1000
+    assert run().detach().numpy().tolist() == [-capture_file.REHEARSALS - 2.0] * 1000
     del taken
+
+
+@pytest.mark.gpu
+def test_the_users_stream_stays_the_current_one():
+    """CuPy's own context forgets a stream that was made current by use()."""
+    import cupy
+
+    before, stream = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True)
+    model = cnn("cuda")
+
+    def step(x, y):
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        model.zero_grad()
+        return loss
+
+    stream.use()
+    try:
+        run = tb.graph.capture(step)
+        for x, y in batches("cuda", (1, 12, 12)):
+            run(x, y)
+            assert cupy.cuda.get_current_stream() == stream
+    finally:
+        before.use()
+
+
+@pytest.mark.gpu
+def test_both_gradients_of_a_convolution_are_made_side_by_side():
+    """A graph of one chain has as many edges as nodes less one; branches join again."""
+    layer = nn.Conv2d(3, 4, 3, device="cuda")
+    want = nn.Conv2d(3, 4, 3, device="cuda")
+    want.load_state_dict(layer.state_dict())
+
+    def step(layer, x):
+        x = x.detach().requires_grad_()
+        layer.zero_grad()
+        layer(x).square().sum().backward()
+        return x.grad
+
+    run = tb.graph.capture(lambda x: step(layer, x))
+    for i in range(STEPS):
+        x = tb.full((2, 3, 6, 6), float(i), device="cuda")
+        assert np.array_equal(run(x).numpy(), step(want, x).numpy())
+        assert np.array_equal(layer.weight.grad.numpy(), want.weight.grad.numpy())
+    (graph,) = run._graphs.values()
+    assert graph._recording._side is not None

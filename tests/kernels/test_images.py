@@ -85,3 +85,10 @@ IMAGES, LABELS = np.zeros((3, 4, 4), np.uint8), np.arange(3)
 def test_bad_arguments(arguments, options, error):
     with pytest.raises(error):
         kernels.gather_images(*arguments, **options)
+
+
+@all_engines
+def test_images_without_pixels_keep_their_labels(engine):
+    arrays = np.zeros((4, 0, 7), np.uint8), np.arange(4) * 10, np.array([3, 1, 2, 0]), TABLE
+    x, y = engine.run(lambda *a: kernels.gather_images(*a, 2, first=1), *arrays)
+    assert x.shape == (2, 1, 0, 7) and y.tolist() == [10, 20]

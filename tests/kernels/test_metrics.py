@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.engines import all_engines
 from tinybn import kernels
-from tinybn.errors import DTypeError, ShapeError
+from tinybn.errors import ArgumentError, DTypeError, ShapeError
 from tinybn.testing import FLOAT_DTYPES, SIZES
 
 
@@ -42,35 +42,48 @@ def test_sums_of_two_batches(engine, rows, classes, dtype, index, hard, seed):
     target = rng.integers(-1, classes + 1, rows).astype(index)
     loss = np.array(rng.standard_normal(), dtype)
 
-    def both(logits, target, loss, sums):
-        kernels.add_metrics(logits, target, loss, sums)
-        kernels.add_metrics(logits, target, loss, sums)
-        return sums
+    def both(*arrays):
+        kernels.add_metrics(*arrays)
+        kernels.add_metrics(*arrays)
+        return arrays[-2:]
 
-    sums = engine.run(both, logits, target, loss, np.array([0.5, 1.0]))
-    right = sum(answer(row) == t for row, t in zip(logits.astype(float), target))
-    assert sums[1] == 1 + 2 * right
+    start = np.array([0.5]), np.array([2**40])
+    total, right = engine.run(both, logits, target, loss, *start)
+    answers = sum(answer(row) == t for row, t in zip(logits.astype(float), target))
+    assert right.tolist() == [2**40 + 2 * answers]
     # Two additions of a product, each rounded once.
     want = 0.5 + 2 * rows * float(loss)
-    assert abs(sums[0] - want) <= 4 * 2.0**-53 * (0.5 + 4 * rows * abs(float(loss)))
+    assert abs(total[0] - want) <= 4 * 2.0**-53 * (0.5 + 4 * rows * abs(float(loss)))
 
 
 Z, T, L = np.zeros((3, 4), np.float32), np.arange(3), np.ones((), np.float32)
+S, R = np.zeros(1), np.zeros(1, np.int64)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ((Z.astype(int), T, L, np.zeros(2)), DTypeError),
-        ((Z, T.astype(float), L, np.zeros(2)), DTypeError),
-        ((Z, T, L.astype(int), np.zeros(2)), DTypeError),
-        ((Z, T, L, np.zeros(2, np.float32)), DTypeError),
-        ((Z, T[:2], L, np.zeros(2)), ShapeError),
-        ((Z[:, :0], T, L, np.zeros(2)), ShapeError),
-        ((Z, T, np.zeros(3, np.float32), np.zeros(2)), ShapeError),
-        ((Z, T, L, np.zeros(3)), ShapeError),
+        ((Z.astype(int), T, L, S, R), DTypeError),
+        ((Z, T.astype(float), L, S, R), DTypeError),
+        ((Z, T, L.astype(int), S, R), DTypeError),
+        ((Z, T, L, S.astype(np.float32), R), DTypeError),
+        ((Z, T, L, S, S), DTypeError),
+        ((Z, T, L, S, np.zeros((), np.int64)), ShapeError),
+        ((Z, T[:2], L, S, R), ShapeError),
+        ((Z[:, :0], T, L, S, R), ShapeError),
+        ((Z, T, np.zeros(3, np.float32), S, R), ShapeError),
+        ((Z, T, L, np.zeros(2), R), ShapeError),
     ],
 )
 def test_bad_arguments(arguments, error):
     with pytest.raises(error):
         kernels.add_metrics(*arguments)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_sums_that_cannot_be_written(which):
+    sums = [np.zeros(1), np.zeros(1, np.int64)]
+    sums[which].flags.writeable = False
+    with pytest.raises(ArgumentError, match="read-only"):
+        kernels.add_metrics(Z, T, L, *sums)
+    assert not any(array.any() for array in sums)

@@ -125,8 +125,8 @@ class _Graph:
     def __init__(self, tensors: list[Tensor]) -> None:
         cupy = gpu.require()
         self._pool = cupy.cuda.MemoryPool()
-        self._stream = cupy.cuda.Stream(non_blocking=True)
-        with self._stream, cupy.cuda.using_allocator(self._pool.malloc):
+        self._stream = gpu.new_stream()
+        with gpu.on_stream(self._stream), cupy.cuda.using_allocator(self._pool.malloc):
             self._recording = Recording(capturing=True)
             self._inputs = {id(t): Tensor.wrap(cupy.empty_like(t.data, order="K")) for t in tensors}
         self._places = [_Place(self._inputs[id(t)].data, t.data) for t in tensors]
@@ -138,7 +138,8 @@ class _Graph:
     def record(self, step: Callable[[], Any]) -> None:
         cupy = gpu.cupy()
         cupy.get_default_memory_pool().free_all_blocks()  # what the rehearsals took
-        with self._stream, cupy.cuda.using_allocator(self._pool.malloc), under(self._recording):
+        memory = cupy.cuda.using_allocator(self._pool.malloc)
+        with gpu.on_stream(self._stream), memory, under(self._recording):
             self._stream.begin_capture()
             try:
                 self._result = _mapped(_named(step), lambda tensor: Tensor.wrap(tensor.data))

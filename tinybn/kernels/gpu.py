@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib.util
 import sys
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -99,6 +100,25 @@ def calls() -> SimpleNamespace:
     )  # fmt: skip
 
 
+@contextlib.contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """CuPy's ``stream`` is the current one inside.
+
+    CuPy's own context would afterwards forget a stream that the user made current by ``use()``.
+    """
+    before = calls().stream()
+    stream.use()
+    try:
+        yield
+    finally:
+        before.use()
+
+
+def new_stream() -> Any:
+    """A CuPy stream that waits for no other."""
+    return cupy().cuda.Stream(non_blocking=True)
+
+
 def enter(index: int) -> None:
     """Make device ``index``, and its CUDA context, this thread's current one."""
     cupy().cuda.runtime.setDevice(index)
@@ -133,7 +153,7 @@ def free_memory() -> int:
 
 
 class Reading:
-    """A copy of a small float64 array on its way to the host, behind what is queued before it.
+    """A copy of a small array on its way to the host, behind what is queued before it.
 
     Args:
         array: on the current device.
@@ -145,10 +165,14 @@ class Reading:
         stream = calls().stream()
         self._note = note
         self._memory = cuda.alloc_pinned_memory(array.nbytes)
-        self._host = np.frombuffer(self._memory, np.float64, array.size)
+        self._host = np.frombuffer(self._memory, array.dtype, array.size)
         array.data.copy_to_host_async(self._memory.ptr, array.nbytes, stream)
         self._arrived = stream.record(cuda.Event(disable_timing=True))
 
-    def value(self) -> tuple[list[float], Any] | None:
+    def value(self) -> tuple[np.ndarray, Any] | None:
         """The values and the note, or None where they are not there yet; never waits."""
-        return (self._host.tolist(), self._note) if self._arrived.done else None
+        return (self._host.copy(), self._note) if self._arrived.done else None
+
+    def wait(self) -> None:
+        """Until the copy has arrived: its memory must not be given out again before."""
+        self._arrived.synchronize()

@@ -41,7 +41,7 @@ def gather_images_kernel(
         down, across, _, _ = tl.philox(
             value_of(seed), low, (position >> 32).to(tl.uint32), zero + stream, zero
         )
-        places = (2 * shift + 1).to(tl.uint32)
+        places = tl.cast(2 * shift + 1, tl.uint32)
         h = h - ((down % places).to(tl.int32) - shift)
         w = w - ((across % places).to(tl.int32) - shift)
         mask = inside & (h >= 0) & (h < H) & (w >= 0) & (w < W)
@@ -88,5 +88,5 @@ class GatherImages(KernelObject):
         numbers = np.zeros(shape[0], np.int64)
         return self._arguments(
             np.zeros(shape, np.uint8), numbers, numbers, np.zeros(256, np.float32),
-            np.zeros(shape, np.float32), numbers, 2**40, 2, 2**40, 2**40, 0,
+            np.zeros(shape, np.float32), numbers, 2**40, 1, 2**40, 2**40, 0,
         )  # fmt: skip

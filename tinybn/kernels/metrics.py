@@ -19,8 +19,8 @@ BEYOND = tl.constexpr(2**31 - 1)  # the class of none
 
 @triton.jit
 def add_metrics_kernel(
-    logits_ptr, target_ptr, loss_ptr, sums_ptr, N, C, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_C: tl.constexpr,
+    logits_ptr, target_ptr, loss_ptr, total_ptr, right_ptr, N, C, ACC: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = row < N
@@ -43,10 +43,9 @@ def add_metrics_kernel(
     winner = tl.where(unknown < BEYOND, unknown, winner)
     target = tl.load(target_ptr + row, mask=inside, other=-1)
     right = tl.sum((inside & (winner == target)).to(tl.int32), 0)
-    # Whole numbers add up to the same in any order.
-    tl.atomic_add(sums_ptr + 1, right.to(tl.float64))
+    tl.atomic_add(right_ptr, right.to(tl.int64))  # whole numbers: the same in any order
     if tl.program_id(0) == 0:
-        tl.store(sums_ptr, tl.load(sums_ptr) + tl.load(loss_ptr).to(tl.float64) * N)
+        tl.store(total_ptr, tl.load(total_ptr) + tl.load(loss_ptr).to(tl.float64) * N)
 
 
 class AddMetrics(KernelObject):
@@ -62,19 +61,25 @@ class AddMetrics(KernelObject):
     def __init__(self, tile: int = TILE) -> None:
         self.tile = tile
 
-    def _arguments(self, logits: Array, target: Array, loss: Array, sums: Array) -> dict[str, Any]:
+    def _arguments(
+        self, logits: Array, target: Array, loss: Array, total: Array, right: Array
+    ) -> dict[str, Any]:
         n, c = logits.shape
         block_c = power_of_two(c, self.tile)
         return dict(
-            logits_ptr=logits, target_ptr=target, loss_ptr=loss, sums_ptr=sums, N=n, C=c,
+            logits_ptr=logits, target_ptr=target, loss_ptr=loss, total_ptr=total, right_ptr=right,
+            N=n, C=c,
             BLOCK_N=power_of_two(n, self.tile // block_c), BLOCK_C=block_c,
             **accumulator(logits.dtype),
         )  # fmt: skip
 
-    def __call__(self, logits: Array, target: Array, loss: Array, sums: Array) -> None:
-        arguments = self._arguments(logits, target, loss, sums)
+    def __call__(
+        self, logits: Array, target: Array, loss: Array, total: Array, right: Array
+    ) -> None:
+        arguments = self._arguments(logits, target, loss, total, right)
         self.launcher((triton.cdiv(arguments["N"], arguments["BLOCK_N"]),), **arguments)
 
     def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> Mapping[str, Any]:
         target = np.zeros(shape[0], np.int64)
-        return self._arguments(np.zeros(shape, dtype), target, np.zeros((), dtype), np.zeros(2))
+        loss, total, right = np.zeros((), dtype), np.zeros(1), np.zeros(1, np.int64)
+        return self._arguments(np.zeros(shape, dtype), target, loss, total, right)

@@ -144,7 +144,7 @@ class _OptimizerKernel(KernelObject):
             sizes = tuple(column[0].size for column in group)
             device = first.data.device_id if is_cupy(first) else ON_HOST
             arrays = _tables(namespace(first), device, addresses, sizes, self.block)
-            recording.keep(arrays)  # others may push them out of the cache
+            recording.keep_alive(arrays)  # others may push them out of the cache
             table, tiles, size = arrays
             yield dtype, len(tiles), self._shared(table, tiles, size, len(group), dtype)
 

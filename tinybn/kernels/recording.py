@@ -20,8 +20,8 @@ from ..errors import CaptureError
 from . import gpu
 from .arrays import Array
 
-A = TypeVar("A")
-B = TypeVar("B")
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 MOST = 1024  # numbers that differ from step to step
 WORDS = 2  # of 8 bytes a number: 16-byte alignment, whatever the number of those before it
@@ -51,7 +51,7 @@ class Recording:
     def side(self) -> Any:
         """A second stream to record on."""
         if self._side is None:
-            self._side = gpu.cupy().cuda.Stream(non_blocking=True)
+            self._side = gpu.new_stream()
         return self._side
 
     def on_replay(self, action: Callable[[], None]) -> None:
@@ -140,8 +140,8 @@ class Recording:
         cupy = gpu.cupy()
         if not self.capturing:
             return cupy.asarray(array)
-        stream = cupy.cuda.Stream(non_blocking=True)
-        with stream:
+        stream = gpu.new_stream()
+        with gpu.on_stream(stream):
             copy = cupy.asarray(array)
         stream.synchronize()
         self.kept.append(copy)
@@ -185,24 +185,30 @@ def under(recording: Recording) -> Iterator[Recording]:
         _thread.recording = before
 
 
-def side_by_side(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
+def side_by_side(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
     """What both return; in a recorded graph they are branches that run at the same time.
 
-    Neither may use what the other makes. What both read lives until both are done.
+    Neither may use what the other makes, and the caller holds what both read until both have
+    returned: memory freed before could be given out again while a branch still reads it.
     """
     recorded = _thread.recording
     if recorded is None or not recorded.capturing:
         return first(), second()
     main, side = gpu.calls().stream(), recorded.side()
     side.wait_event(main.record())
-    with side:
+    with gpu.on_stream(side):
         one = first()
     two = second()
     main.wait_event(side.record())
     return one, two
 
 
-def keep(used: Any) -> None:
+def capturing() -> bool:
+    """Whether this thread's launches go into a graph, so that nothing may be read."""
+    return _thread.recording is not None and _thread.recording.capturing
+
+
+def keep_alive(used: Any) -> None:
     """Keep what a launch reads alive as long as the graph, where one is recorded."""
     if _thread.recording is not None:
         _thread.recording.kept.append(used)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import ArgumentError
-from ..kernels import add_metrics, recording
+from ..kernels import add_metrics
 from ..kernels.arrays import Array, namespace
 from ..kernels.gpu import Reading, is_cupy
-from ..tensor import Tensor
-from ..tensor.device import device_of, use
+from ..tensor import Device, Tensor
+from ..tensor.device import use
 
 
 class Metrics:
@@ -22,25 +22,27 @@ class Metrics:
 
     def __init__(self) -> None:
         self.samples = 0
-        self._sums: Array | None = None
+        # For each device a float64 and an int64, which captured steps there add to.
+        self._sums: dict[Device, Array] = {}
         self._reading: Reading | None = None
 
     def reset(self) -> None:
-        """Forget all, in the memory that captured steps add to."""
+        """Begin another pass, in the same memory."""
+        if self._reading is not None:
+            self._reading.wait()
         self.samples, self._reading = 0, None
-        if self._sums is not None:
-            with use(device_of(self._sums)):
-                self._sums[...] = 0
+        for device, sums in self._sums.items():
+            with use(device):
+                sums[...] = 0
 
     def add(self, loss: Tensor, logits: Tensor, target: Tensor) -> None:
         """Add a batch with its mean loss."""
-        with use(loss.device):
-            if self._sums is None or device_of(self._sums) != loss.device:
-                self._sums = namespace(loss.data).zeros(2, np.float64)
-            sums, recorded = self._sums, recording.current()
-            if recorded is not None:
-                recorded.guard(lambda: self._sums is sums)
-            add_metrics(logits.data, target.data, loss.data, sums)
+        device = loss.device
+        with use(device):
+            if device not in self._sums:
+                self._sums[device] = namespace(loss.data).zeros(2, np.int64)
+            sums = self._sums[device]
+            add_metrics(logits.data, target.data, loss.data, sums[:1].view(np.float64), sums[1:])
 
     def read(self) -> tuple[float, float]:
         """The mean loss and the accuracy, 0 to 1, so far; waits for the device.
@@ -48,23 +50,31 @@ class Metrics:
         Raises:
             ArgumentError: if nothing has been added.
         """
-        if self._sums is None or not self.samples:
+        if not self.samples:
             raise ArgumentError("the loader gave no batches; wanted at least one")
-        total, right = self._sums.tolist()
-        return total / self.samples, right / self.samples
+        hosts = [sums.get() if is_cupy(sums) else sums for sums in self._sums.values()]
+        return _means(np.sum([_values(host) for host in hosts], axis=0), self.samples)
 
     def glance(self) -> tuple[float, float] | None:
         """What :meth:`read` gives, as of the call before; on a GPU None where that is not there.
 
         It never waits: each call sends for the sums that the next one finds.
         """
-        if self._sums is None or not is_cupy(self._sums):
+        (device, sums), *others = self._sums.items()
+        if others or not is_cupy(sums):
             return self.read()
         found = None if self._reading is None else self._reading.value()
         if self._reading is None or found is not None:
-            with use(device_of(self._sums)):
-                self._reading = Reading(self._sums, self.samples)
-        if found is None:
-            return None
-        (total, right), samples = found
-        return total / samples, right / samples
+            with use(device):
+                self._reading = Reading(sums, self.samples)
+        return None if found is None else _means(_values(found[0]), found[1])
+
+
+def _values(sums: np.ndarray) -> tuple[float, float]:
+    """The float64 and the int64."""
+    return float(sums[:1].view(np.float64)[0]), float(sums[1])
+
+
+def _means(sums: tuple[float, float], samples: int) -> tuple[float, float]:
+    total, right = sums
+    return float(total) / samples, float(right) / samples

@@ -72,7 +72,7 @@ def cross_entropy_forward(
         *((xp.empty((), logits.dtype), xp.empty((), wide)) if mean else ()),
     )
     # In a recorded step a look at it would be a host read; a loss of NaN tells there.
-    invalid = None if recording.current() is not None else xp.zeros(1, np.int32)
+    invalid = None if recording.capturing() else xp.zeros(1, np.int32)
     target = contiguous(target)
     if rows:
         implementation("cross_entropy_forward", logits)(

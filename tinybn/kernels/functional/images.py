@@ -72,7 +72,10 @@ def gather_images(
     xp = namespace(images)
     x = xp.empty((count, 1, *images.shape[1:]), np.float32)
     y = xp.empty(count, np.int64)
-    if x.size:
+    if not x.size:
+        known = order if is_cupy(first) else order[first:]
+        y[...] = labels[known[:count]]  # of images without pixels
+    else:
         implementation("gather_images", images)(
             contiguous(images), contiguous(labels), contiguous(order), contiguous(table),
             x[:, 0], y, first=first, shift=shift, seed=seed,
