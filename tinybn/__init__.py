@@ -16,7 +16,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from . import openblas  # noqa: F401 - first, since NumPy reads what it sets
+from . import _openblas  # noqa: F401 - first, since NumPy reads what it sets
 from .errors import TinyBNError
 
 # The function ``tensor`` takes the subpackage's name here: ``from tinybn.tensor.tape import Op``

@@ -233,8 +233,32 @@ def test_an_epoch_gathered_by_its_user_has_the_same_batches(monkeypatch):
     assert DataLoader(small(), transform=lambda x: x, device="cuda").begin_on_device() is None
     pair = (np.zeros((3, 2), np.float32), np.zeros(3, np.int64))
     assert DataLoader(pair, device="cuda").begin_on_device() is None
+
+    class Doubled(DataLoader):
+        def __iter__(self):
+            return ((2 * x, y) for x, y in super().__iter__())
+
+    assert Doubled(small(), device="cuda").begin_on_device() is None
     monkeypatch.setattr(loader, "RESIDENT_SHARE", 1 << 60)
     assert DataLoader(small(), device="cuda").begin_on_device() is None
+
+
+@pytest.mark.gpu
+@no_gpu
+def test_an_epoch_is_another_where_the_loader_is_cut_otherwise_or_in_the_middle():
+    batches = DataLoader(small(), 4, drop_last=True, device="cuda")
+    first, _ = batches.begin_on_device()
+    first.take(4)
+    second, _ = batches.begin_on_device()
+    assert second is not first and second.take(4)[1].tolist() == [0, 1, 2, 0]
+    assert first.take(4)[1].tolist() == [1, 2, 0, 1]
+    second.take(4)
+    assert batches.begin_on_device()[0] is second
+    batches.batch_size = 3
+    third, sizes = batches.begin_on_device()
+    assert third is not second and sizes == [3, 3, 3]
+    batches.shift = 1
+    assert batches.begin_on_device()[0] is not third
 
 
 def test_on_the_cpu_batches_are_not_gathered_by_a_step():

@@ -11,6 +11,7 @@ import pytest
 import tinybn as tb
 from tinybn import nn
 from tinybn.errors import ArgumentError, DTypeError, StateError
+from tinybn.kernels.recording import Recording, under
 from tinybn.testing import FLOAT_DTYPES
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -534,3 +535,45 @@ def test_a_parameter_copies_its_data_into_c_order():
     with pytest.raises(DTypeError):
         nn.Parameter([1, 2])
     assert nn.Parameter([1, 2], requires_grad=False).dtype == tb.int64
+
+
+CHANGES = {
+    "layer": lambda model: model.__setitem__(1, nn.Linear(4, 4)),
+    "one more": lambda model: model.append(nn.Identity()),
+    "parameter": lambda model: setattr(model[3], "bias", nn.Parameter(tb.ones(2))),
+    "no parameter": lambda model: setattr(model[1], "bias", None),
+    "deleted": lambda model: delattr(model[1], "bias"),
+    "dtype": lambda model: model.to(tb.float64),
+    "option": lambda model: setattr(model[2], "p", 0.1),
+    "mode": lambda model: model.eval(),
+    "frozen": lambda model: model[0].freeze(),
+    "hook": lambda model: model[1].register_forward_hook(lambda *given: None),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_recorded_step_is_good_until_its_modules_change(name):
+    layers = [nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2, bias=False)]
+    model = nn.Sequential(*layers)
+    recorded = Recording(capturing=False)
+    recorded.capturing = True  # as on a GPU: what guards is kept
+    with under(recorded):
+        model(tb.ones(3, 4))
+    model.train()
+    model.load_state_dict(model.state_dict())
+    assert recorded.is_good()
+    CHANGES[name](model)
+    assert not recorded.is_good()
+
+
+def test_what_a_forward_sets_changes_nothing_recorded():
+    class Counting(nn.Module):
+        def forward(self, x):
+            self.seen = x
+            return x
+
+    model, recorded = Counting(), Recording(capturing=False)
+    recorded.capturing = True
+    with under(recorded):
+        model(tb.ones(2))
+    assert recorded.is_good()

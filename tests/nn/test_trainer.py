@@ -342,11 +342,49 @@ def test_a_model_that_cannot_be_captured_is_told_what_to_do():
 
 
 @pytest.mark.gpu
-def test_the_bar_reads_without_waiting(monkeypatch):
+def test_the_bar_reads_without_waiting():
+    import cupy
+
     metrics = nn.trainer.Metrics()
     logits, target = tb.eye(4, device="cuda"), tb.arange(4, device="cuda")
     metrics.add(tb.full((), 2.0, device="cuda"), logits, target)
     metrics.samples += 4
-    assert metrics.glance() is None
+    cupy.cuda.get_current_stream().synchronize()
+    spin = cupy.RawKernel(
+        "extern \"C\" __global__ void spin() { long long t = clock64();"
+        " while (clock64() - t < 1000000000LL); }", "spin"
+    )  # fmt: skip
+    spin((1,), (1,), ())  # half a second
+    assert metrics.glance() is None  # it sends for the sums
+    assert metrics.glance() is None  # which wait behind the kernel
     assert metrics.read() == (2.0, 1.0)
     assert metrics.glance() == (2.0, 1.0)
+
+
+@pytest.mark.gpu
+def test_many_loaders_keep_few_graphs():
+    trainer, _, _, _ = trained("images", True, epochs=1)
+    want = trainer.evaluate(tb.data.DataLoader(pictures(30), 16, device="cuda"))
+    for _ in range(20):
+        assert trainer.evaluate(tb.data.DataLoader(pictures(30), 16, device="cuda")) == want
+    assert len(trainer._captured) == nn.trainer.MOST_STEPS
+
+
+@pytest.mark.gpu
+def test_a_replaced_layer_is_evaluated():
+    trainer, loader, _, _ = trained("images", True)
+    trainer.evaluate(loader)
+    trainer.model[-1] = nn.Linear(20, 2).to("cuda")
+    got = [trainer.evaluate(loader) for _ in range(4)]
+    trainer.capture = False
+    assert got == [trainer.evaluate(loader)] * 4
+
+
+@pytest.mark.gpu
+def test_labels_out_of_range_are_found_in_the_first_batches():
+    x = np.zeros((32, 36), np.float32)
+    loader = tb.data.DataLoader((x, np.full(32, 7)), 16, device="cuda")
+    model = nn.Linear(36, 2).to("cuda")
+    trainer = nn.Trainer(model, nn.optim.SGD(model.parameters(), lr=0.1), progress=False)
+    with pytest.raises(IndexError, match="class 7"):
+        trainer.fit(loader, 1)

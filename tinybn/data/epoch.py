@@ -22,6 +22,7 @@ class PairEpoch:
 
     def __init__(self, inputs: Array, targets: Array, device: Device) -> None:
         self._arrays, self.device = (inputs, targets), device
+        self._order, self._position = np.arange(len(inputs)), 0
 
     def start(self, order: np.ndarray, seed: int) -> None:
         """Begin at the first row of ``order``; nothing is random here."""
@@ -57,12 +58,18 @@ class ImageEpoch:
         with use(self.device):
             # Of one address for all passes, which captured steps read.
             self._order = namespace(table).empty(length, np.int64)
+        self._rows = np.arange(length)
         self._seed = self._position = 0
 
     @property
     def resident(self) -> bool:
         """Whether the data are where the batches are made."""
         return device_of(self._images) == self.device
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a pass has begun and not come to its end."""
+        return 0 < self._position < len(self._rows)
 
     def start(self, order: np.ndarray, seed: int) -> None:
         """Begin at the first image of ``order``, int64 [length]; ``seed`` decides the moves."""

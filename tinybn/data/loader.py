@@ -87,7 +87,7 @@ class DataLoader:
             raise TypeError(f"transform is {type(transform).__name__}; wanted a function or None")
         self.transform = transform
         self.shift = _whole("shift", shift, least=0)
-        self._on_device: ImageEpoch | None = None
+        self._on_device: tuple[tuple[int, int], ImageEpoch] | None = None
         if isinstance(dataset, Dataset):
             inputs, targets = dataset.images, dataset.labels
             table = _pixel_table(dataset, normalize)
@@ -153,20 +153,26 @@ class DataLoader:
         """Begin an epoch whose batches a step gathers itself, which then may be captured.
 
         Returns:
-            What gathers them, the same at each call, and their sizes in turn. None where a
-            batch is not made by one launch: of a pair, with a ``transform``, on the CPU, or
-            where the data are not on the device.
+            What gathers them, the same as before unless that is in the middle of a pass, and
+            their sizes in turn. None where a batch is not made by one launch: of a pair, with a
+            ``transform`` or an ``__iter__`` of a subclass, on the CPU, or where the data are not
+            on the device.
         """
         if self.device == CPU or self.transform is not None or self._table is None:
             return None
-        if self._on_device is None:
-            self._on_device = self._new_epoch()
-        if not self._on_device.resident:
+        if type(self).__iter__ is not DataLoader.__iter__:
             return None
-        self._on_device.start(*self._order())
+        cut = (self.shift, self._length())
+        before, epoch = self._on_device or (None, None)
+        if epoch is None or before != cut or epoch.unfinished:
+            epoch = self._new_epoch()
+            self._on_device = cut, epoch
+        if not epoch.resident:
+            return None
+        epoch.start(*self._order())
         self.epoch += 1
         full, rest = divmod(self._length(), self.batch_size)
-        return self._on_device, [self.batch_size] * full + [rest] * (rest > 0)
+        return epoch, [self.batch_size] * full + [rest] * (rest > 0)
 
     def _length(self) -> int:
         """How many examples an epoch has."""

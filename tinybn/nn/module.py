@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import ArgumentError, DTypeError, TinyBNError
 from ..kernels import recording
+from ..kernels.recording import Recording
 from ..tensor import Tensor
 from ..tensor.device import Device, as_device
 from ..tensor.dtypes import as_dtype, is_float
@@ -46,6 +47,7 @@ class Module:
     """
 
     training: bool
+    _changes = 0  # how often an attribute was set or deleted: what recorded steps look at
 
     def __init__(self) -> None:
         self.training = True
@@ -63,20 +65,27 @@ class Module:
             raise DTypeError(
                 f"{type(self).__name__} was given a NumPy array; wanted a Tensor: tb.as_tensor(x)"
             )
+        result = self.forward(*args, **kwargs)
         recorded = recording.current()
         if recorded is not None:
-            training, own = self.training, [(n, t, t.data) for n, t in self._own_tensors()]
-            recorded.guard(
-                lambda: (
-                    self.training == training
-                    and all(self.__dict__[n] is t and t.data is data for n, t, data in own)
-                )
-            )
-        result = self.forward(*args, **kwargs)
+            self._guard(recorded)
         for hook in list(self._forward_hooks):
             replaced = hook(self, args, result)
             result = result if replaced is None else replaced
         return result
+
+    def _guard(self, recorded: Recording) -> None:
+        """A recorded step is good as long as this module is as it was after its forward."""
+        training, hooks, changes = self.training, list(self._forward_hooks), self._changes
+        own = [(tensor, tensor.data) for _, tensor in self._own_tensors()]
+        recorded.guard(
+            lambda: (
+                self.training == training
+                and self._changes == changes
+                and self._forward_hooks == hooks
+                and all(tensor.data is data for tensor, data in own)
+            )
+        )
 
     # Registration
 
@@ -93,9 +102,12 @@ class Module:
                         f"{name} is a {kind} of {type(self).__name__} and cannot become a "
                         f"{type(value).__name__}; wanted a {wanted} or None"
                     )
+        if name != "training" and self.__dict__.get(name, self) is not value:
+            self.__dict__["_changes"] = self._changes + 1
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
+        self.__dict__["_changes"] = self._changes + 1
         for names in self._tables().values():
             names.pop(name, None)
         object.__delattr__(self, name)
@@ -120,6 +132,7 @@ class Module:
             if names is not table:
                 names.pop(name, None)
         table[name] = value
+        self.__dict__["_changes"] = self._changes + 1
 
     def _check_new(self, name: str) -> None:
         if not isinstance(name, str) or not name or "." in name:

@@ -20,6 +20,7 @@ from .optim import Optimizer
 from .schedule import Schedule
 
 REFRESH = 0.1  # seconds between two readings of the metrics for the bar
+MOST_STEPS = 8  # captured ones that are kept
 
 
 class _Parts(NamedTuple):
@@ -28,7 +29,7 @@ class _Parts(NamedTuple):
     model: Module
     loss: Callable[[Tensor, Tensor], Tensor]
     metrics: Metrics
-    optimizer: Any = None
+    optimizer: Any = None  # none in evaluation
     schedule: Schedule | None = None
 
 
@@ -54,7 +55,12 @@ class Trainer:
         capture: False to run every step as it is, as is always done on the CPU and for float16,
             whose scaler looks at the gradients.
 
+    A captured step cannot look at its targets: from its third batch on a class number out of
+    range gives a loss of NaN, not IndexOutOfRange.
+
     Attributes:
+        model, optimizer, loss, schedule, progress, capture: as given; steps are recorded anew
+            where one of them, or a part of the model, becomes another.
         scaler: the GradScaler, enabled for float16 alone; its state belongs in a checkpoint.
 
     Raises:
@@ -79,7 +85,7 @@ class Trainer:
         self.scaler = GradScaler(enabled=low is not None and low == float16)
         self.capture = capture
         self._training, self._evaluation = Metrics(), Metrics()
-        self._captured: dict[Any, CapturedStep] = {}
+        self._captured: dict[Any, CapturedStep] = {}  # in the order of their last use
 
     def fit(
         self, loader: Iterable[Any], epochs: int, eval_loader: Iterable[Any] | None = None
@@ -145,7 +151,7 @@ class Trainer:
     def _steps(
         self, step: Callable[[_Parts, Tensor, Tensor], None], parts: _Parts, loader: Iterable[Any]
     ) -> Iterator[None]:
-        """Do ``step`` on each batch of a pass, and stop after each."""
+        """Do ``step`` on each batch of a pass, and stop after each, for a bar to go on."""
         metrics = parts.metrics
         metrics.reset()
         begin = getattr(loader, "begin_on_device", None)
@@ -154,7 +160,7 @@ class Trainer:
             for inputs, target in loader:
                 on_gpu = isinstance(inputs, Tensor) and inputs.device.type == "cuda"
                 if on_gpu and self._captures():
-                    self._replay(step, inputs.device, parts, inputs, target)
+                    self._replay(inputs.device, None, step, parts, inputs, target)
                 else:
                     step(parts, inputs, target)
                 metrics.samples += len(target)
@@ -162,18 +168,25 @@ class Trainer:
         else:
             epoch, sizes = begun
             for size in sizes:
-                self._replay(_next_of, epoch.device, step, parts, epoch, size)
+                self._replay(epoch.device, epoch, _next_of, step, parts, epoch, size)
                 metrics.samples += size
                 yield
 
     def _captures(self) -> bool:
         return self.capture and not self.scaler.is_enabled()
 
-    def _replay(self, step: Callable[..., None], device: Device, *arguments: Any) -> None:
-        """Do ``step``, captured."""
-        captured = self._captured.get((step, device))
-        if captured is None:
-            captured = self._captured[step, device] = capture(step, device)
+    def _replay(
+        self, device: Device, epoch: Any, step: Callable[..., None], *arguments: Any
+    ) -> None:
+        """Do ``step``, captured; for each data set and whatever else differs in a way of its own.
+
+        The least recently used of more than MOST_STEPS is forgotten, with its graphs' memory.
+        """
+        key = (device, epoch, step, *(a for a in arguments if not isinstance(a, (Tensor, int))))
+        captured = self._captured.pop(key, None) or capture(step, device)
+        self._captured[key] = captured  # the last is the most recently used
+        if len(self._captured) > MOST_STEPS:
+            del self._captured[next(iter(self._captured))]
         try:
             captured(*arguments)
         except CaptureError as error:
