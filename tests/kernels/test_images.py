@@ -80,6 +80,8 @@ IMAGES, LABELS = np.zeros((3, 4, 4), np.uint8), np.arange(3)
         ((IMAGES, LABELS, LABELS, TABLE, 1), {"first": -1}, ArgumentError),
         ((IMAGES, LABELS, LABELS, TABLE, 1), {"shift": -1}, ArgumentError),
         ((IMAGES, LABELS, LABELS, TABLE, 1), {"shift": 0.5}, ArgumentError),
+        ((IMAGES, LABELS, LABELS, TABLE, 1), {"seed": -1}, ArgumentError),
+        ((IMAGES, LABELS, LABELS, TABLE, 1), {"seed": 2**63}, ArgumentError),
     ],
 )
 def test_bad_arguments(arguments, options, error):

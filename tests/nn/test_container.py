@@ -116,3 +116,12 @@ def test_a_fused_activation_is_the_modules_own():
         modules = [nn.BatchNorm1d(2), nn.ReLU()]
         modules[changed].forward = lambda input: input * 3 - 1
         same(modules)
+
+
+def test_relu_joins_batch_norm_on_the_cpu_and_the_others_only_where_kernels_run():
+    x = tb.randn(3, 2)
+    for activation, on_cpu in ((nn.ReLU(), True), (nn.SiLU(), False), (nn.GELU(), False)):
+        model = nn.Sequential(nn.BatchNorm1d(2), activation)
+        assert (model(x)._node.op.__name__ == "BatchNormTraining") is on_cpu
+        with tb.interpret():
+            assert model(x)._node.op.__name__ == "BatchNormTraining"

@@ -165,7 +165,7 @@ class DataLoader:
         cut = (self.shift, self._length())
         before, epoch = self._on_device or (None, None)
         if epoch is None or before != cut or epoch.unfinished:
-            epoch = self._new_epoch()
+            epoch = self._image_epoch(self._table)
             self._on_device = cut, epoch
         if not epoch.resident:
             return None
@@ -178,13 +178,16 @@ class DataLoader:
         """How many examples an epoch has."""
         return min(len(self._inputs), len(self) * self.batch_size)
 
-    def _new_epoch(self) -> Any:
-        if self._table is None:
-            return PairEpoch(self._inputs, self._targets, self.device)
-        return ImageEpoch(self._inputs, self._targets, self._table, self.shift, self._length())
+    def _image_epoch(self, table: Any) -> ImageEpoch:
+        return ImageEpoch(self._inputs, self._targets, table, self.shift, self._length())
 
     def _batches(self, order: np.ndarray, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        epoch, size = self._new_epoch(), self.batch_size
+        size = self.batch_size
+        epoch: PairEpoch | ImageEpoch
+        if self._table is None:
+            epoch = PairEpoch(self._inputs, self._targets, self.device)
+        else:
+            epoch = self._image_epoch(self._table)
         epoch.start(order, seed)
         step = size * self._batches_in_block()
         for start in range(0, len(order), step):

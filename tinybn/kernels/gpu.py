@@ -107,9 +107,9 @@ def on_stream(stream: Any) -> Iterator[None]:
     CuPy's own context would afterwards forget a stream that the user made current by ``use()``.
     """
     before = calls().stream()
-    stream.use()
     try:
-        yield
+        with stream:
+            yield
     finally:
         before.use()
 

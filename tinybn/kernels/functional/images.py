@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -68,13 +69,12 @@ def gather_images(
         raise ShapeError(
             f"order has shape {order.shape} and table {table.shape}; wanted [n] and ({GREYS},)"
         )
-    _check_numbers(count, first, len(order), shift)
+    shift = _checked(count, first, len(order), shift, seed)
     xp = namespace(images)
     x = xp.empty((count, 1, *images.shape[1:]), np.float32)
     y = xp.empty(count, np.int64)
     if not x.size:
-        known = order if is_cupy(first) else order[first:]
-        y[...] = labels[known[:count]]  # of images without pixels
+        y[...] = labels[order[first + xp.arange(count)]]  # of images without pixels
     else:
         implementation("gather_images", images)(
             contiguous(images), contiguous(labels), contiguous(order), contiguous(table),
@@ -84,9 +84,18 @@ def gather_images(
     return x, y
 
 
-def _check_numbers(count: int, first: Any, length: int, shift: int) -> None:
-    known = 0 if is_cupy(first) else first  # of a recorded step, whose numbers are its own
+def _checked(count: int, first: Any, length: int, shift: Any, seed: Any) -> int:
+    """The shift as an int; raises for numbers that do not fit."""
+    # Those of a recorded step are its own.
+    known, key = (0 if is_cupy(number) else number for number in (first, seed))
     if count < 0 or known < 0 or known + count > length:
         raise ArgumentError(f"first is {known} and count {count}; wanted 0 to {length} together")
-    if not isinstance(shift, int) or shift < 0:
+    if not 0 <= key < 2**63:
+        raise ArgumentError(f"seed is {key}; wanted 0 to 2**63 - 1")
+    try:
+        pixels = operator.index(shift)
+    except TypeError:
+        pixels = -1
+    if pixels < 0:
         raise ArgumentError(f"shift is {shift!r}; wanted a whole number of pixels, at least 0")
+    return pixels
