@@ -148,7 +148,7 @@ class Conv2dBackwardWeight(_ConvKernel):
         rows, terms = n * out[0] * out[1], channels_in * windows.taps
         most = (64, 32, 32 if terms > SMALLEST else 128)
         if precision_of(x.dtype) == "tf32x3":
-            most = (32, 32, 64)
+            most = (32, 32, 32 if terms > SMALLEST else 64)  # larger ones spill registers
         tiles = self._tiles(channels_out, terms, rows, x.dtype, most)
         tiles_k = triton.cdiv(terms, tiles["BLOCK_N"])
         count = triton.cdiv(channels_out, tiles["BLOCK_M"]) * tiles_k
