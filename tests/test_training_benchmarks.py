@@ -312,3 +312,11 @@ def test_the_first_epoch_is_divided_into_its_first_step_and_training():
     result = clock.result([0.007, 0.001, 0.001, 0.003], [0.9] * 4)
     assert result.phases["training"] == pytest.approx(0.004)
     assert result.phases["first step"] == pytest.approx(0.008)
+
+
+def test_fewer_batches_are_the_first_of_more():
+    """References step through fewer than candidates have."""
+    few, more = Problem.of(TINY, batches=2), Problem.of(TINY, batches=6)
+    assert np.array_equal(few.images, more.images[:2])
+    assert np.array_equal(few.labels, more.labels[:2])
+    assert all(np.array_equal(few.state[name], more.state[name]) for name in more.state)
