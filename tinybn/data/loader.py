@@ -171,8 +171,8 @@ class DataLoader:
             return None
         epoch.start(*self._order())
         self.epoch += 1
-        full, rest = divmod(self._length(), self.batch_size)
-        return epoch, [self.batch_size] * full + [rest] * (rest > 0)
+        length, size = self._length(), self.batch_size
+        return epoch, [min(size, length - start) for start in range(0, length, size)]
 
     def _length(self) -> int:
         """How many examples an epoch has."""

@@ -93,6 +93,8 @@ class BasicBlock(Module):
     Residual Learning for Image Recognition, https://arxiv.org/abs/1512.03385, figure 2 and
     section 3.3, option B. The names are torchvision's.
 
+    It takes [N, in_channels, H, W] to [N, channels, ⌈H/stride⌉, ⌈W/stride⌉].
+
     Args:
         in_channels, channels: of the input and of the result.
         stride: of the first convolution and of the shortcut.

@@ -46,10 +46,7 @@ def check_like(first: Array, first_name: str, **others: Array | None) -> None:
         if array is None:
             continue
         check_float(array, name)
-        if not same_place(array, first):
-            raise DeviceError(
-                f"{name} is on {place(array)} and {first_name} on {place(first)}; wanted one device"
-            )
+        check_same_place(first, array, name, first_name)
         if array.dtype != first.dtype:
             raise DTypeError(
                 f"{name} has dtype {array.dtype}; wanted that of {first_name}, {first.dtype}"
@@ -78,9 +75,11 @@ def check_channels(x: Array, **arrays: Array | None) -> None:
         check_same_place(x, array, name)
 
 
-def check_same_place(x: Array, array: Array, name: str) -> None:
+def check_same_place(x: Array, array: Array, name: str, x_name: str = "x") -> None:
     if not same_place(array, x):
-        raise DeviceError(f"{name} is on {place(array)} and x on {place(x)}; wanted one device")
+        raise DeviceError(
+            f"{name} is on {place(array)} and {x_name} on {place(x)}; wanted one device"
+        )
 
 
 def check_out(out: Any, x: Array, shape: tuple[int, ...], dtype: np.dtype) -> None:

@@ -25,7 +25,8 @@ def add_metrics(logits: Array, target: Array, loss: Array, total: Array, right: 
         right: [1], int64: the right answers, added to in place.
 
     Raises:
-        ShapeError, DTypeError, DeviceError: for arguments that do not fit; nothing is added then.
+        ShapeError, DTypeError, DeviceError, ArgumentError: for arguments that do not fit, or sums
+            that are read-only; nothing is added then.
     """
     check_logits(logits, target)
     check_float(loss, "loss")

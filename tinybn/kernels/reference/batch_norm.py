@@ -7,7 +7,6 @@ out in float64, in place, for a few samples at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -101,6 +100,14 @@ def batch_norm_stats_forward(
             running_var[...] = (1 - momentum) * running_var.astype(np.float64) + momentum * unbiased
 
 
+def _scale(z: Array, scale: Array | float, shift: Array | float, addend: Array | None) -> None:
+    """z, which is x − mean, becomes what the activation is given."""
+    z *= scale
+    z += shift
+    if addend is not None:
+        z += addend.astype(np.float64, copy=False)
+
+
 def _activated(
     x: Array,
     addend: Array | None,
@@ -120,10 +127,7 @@ def _activated(
     def work(part: slice) -> None:
         z = x[part].astype(np.float64)
         z -= centre
-        z *= scale
-        z += shift
-        if addend is not None:
-            z += addend[part].astype(np.float64, copy=False)
+        _scale(z, scale, shift, None if addend is None else addend[part])
         if sign is not None:
             np.logical_not(z <= 0, out=sign[part])
         y[part] = ACTIVATIONS[activation][0](z)
@@ -221,29 +225,10 @@ def batch_norm_backward(
     activation was given: dbias = Σ g, dweight = Σ g·x̂, daddend = g,
     dx = weight·rstd·(g − dbias/n − x̂·dweight/n).
     """
-    with np.errstate(all="ignore"):
-        sum_g, sum_g_x_hat, gradients = _sums(
-            dy, x, weight, mean, rstd, residual, bias, addend, sign, daddend, activation
-        )
-        if dbias is not None:
-            dbias[...] = sum_g
-        if dweight is not None:
-            dweight[...] = sum_g_x_hat
-        if dx is None:
-            return
-        n, factor = _count(x), _column(weight, x, 1.0) * _column(rstd, x)
-        share, slope = _column(sum_g, x) / n, _column(rstd.astype(np.float64) * sum_g_x_hat, x) / n
-
-        def work(part: slice) -> None:
-            # Computing these again is cheaper than storing them.
-            centred, g = gradients(part)
-            g -= share
-            centred *= slope
-            g -= centred
-            g *= factor
-            dx[part] = g
-
-        on_all_cores(work, _parts(x))
+    _backward(
+        dy, x, weight, mean, rstd, residual, dx, dweight, dbias, bias, addend, sign, daddend,
+        activation, constant=False,
+    )  # fmt: skip
 
 
 def batch_norm_2d_nchw_backward(
@@ -266,47 +251,37 @@ def batch_norm_2d_nchw_backward(
     """Gradients where the statistics are constants: dx = weight·rstd·g."""
     with np.errstate(all="ignore"):
         rstd = 1 / np.sqrt(running_var.astype(np.float64) + eps)
-        sum_g, sum_g_x_hat, gradients = _sums(
-            dy, x, weight, running_mean, rstd, None, bias, addend, sign, daddend, activation
-        )
-        if dbias is not None:
-            dbias[...] = sum_g
-        if dweight is not None:
-            dweight[...] = sum_g_x_hat
-        if dx is None:
-            return
-        factor = _column(weight, x, 1.0) * _column(rstd, x)
-
-        def work(part: slice) -> None:
-            g = gradients(part)[1]
-            g *= factor
-            dx[part] = g
-
-        on_all_cores(work, _parts(x))
+    _backward(
+        dy, x, weight, running_mean, rstd, None, dx, dweight, dbias, bias, addend, sign, daddend,
+        activation, constant=True,
+    )  # fmt: skip
 
 
-def _sums(
+def _backward(
     dy: Array,
     x: Array,
     weight: Array | None,
     mean: Array,
     rstd: Array,
     residual: Array | None,
+    dx: Array | None,
+    dweight: Array | None,
+    dbias: Array | None,
     bias: Array | None,
     addend: Array | None,
     sign: Array | None,
     daddend: Array | None,
     activation: str | None,
-) -> tuple[Array, Array, Callable[[slice], tuple[Array, Array]]]:
-    """Σ g and Σ g·x̂ of each channel, and what gives x − mean and g of a part; daddend is g.
-
-    g is the gradient of what the activation was given.
-    """
+    *,
+    constant: bool,
+) -> None:
+    """The gradients, where the statistics are constants or the batch's own."""
     rstd = rstd.astype(np.float64)
     centre = _column(mean, x) + _column(residual, x)
     scale, shift = _column(rstd, x) * _column(weight, x, 1.0), _column(bias, x)
 
     def gradients(part: slice) -> tuple[Array, Array]:
+        """x − mean, and the gradient of what the activation was given."""
         centred = x[part].astype(np.float64)
         centred -= centre
         g = dy[part]
@@ -314,18 +289,38 @@ def _sums(
             g = keep(sign[part], g)
         g = g.astype(np.float64)
         if sign is None and activation is not None:
-            z = centred * scale
-            z += shift
-            if addend is not None:
-                z += addend[part].astype(np.float64, copy=False)
+            z = centred.copy()
+            _scale(z, scale, shift, None if addend is None else addend[part])
             g = ACTIVATIONS[activation][1](g, z)
         return centred, g
 
-    def work(part: slice) -> tuple[Array, Array]:
+    def sums(part: slice) -> tuple[Array, Array]:
         centred, g = gradients(part)
         if daddend is not None:
             daddend[part] = g
         return g.sum(axis=_axes(x)), _sum_of_products(g, centred)
 
-    sum_g, sum_g_centred = np.sum(on_all_cores(work, _parts(x)), axis=0)
-    return sum_g, rstd * sum_g_centred, gradients
+    with np.errstate(all="ignore"):
+        sum_g, sum_g_centred = np.sum(on_all_cores(sums, _parts(x)), axis=0)
+        sum_g_x_hat = rstd * sum_g_centred
+        if dbias is not None:
+            dbias[...] = sum_g
+        if dweight is not None:
+            dweight[...] = sum_g_x_hat
+        if dx is None:
+            return
+        if not constant:
+            n = _count(x)
+            share, slope = _column(sum_g, x) / n, _column(rstd * sum_g_x_hat, x) / n
+
+        def work(part: slice) -> None:
+            # Computing these again is cheaper than storing them.
+            centred, g = gradients(part)
+            if not constant:
+                g -= share
+                centred *= slope
+                g -= centred
+            g *= scale
+            dx[part] = g
+
+        on_all_cores(work, _parts(x))
