@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--batch", type=int, default=BATCH)
     result.add_argument("--peak", type=float, default=PEAK_LEARNING_RATE, help="the highest rate")
     result.add_argument("--shift", type=int, default=0, help="pixels; 0 leaves images as they are")
-    result.add_argument("--start", type=float, default=None, help="time.time() before the start")
+    result.add_argument("--start", type=float, default=None, help="monotonic clock at the start")
     return result
 
 
@@ -41,9 +41,9 @@ class Result:
     """One run.
 
     Attributes:
-        phases: seconds of each of PHASES. "training" is the number of epochs times the median
-            epoch but the first; what the first takes longer is "first step", compilation
-            included.
+        phases: seconds of each of PHASES; the others add up to the total. "first step" is what
+            the first epoch takes longer than the median of the others, compilation included,
+            and "training" is the rest of the epochs.
         accuracies: on the test set after each epoch.
         reached: seconds from the start of the process to the end of each epoch's evaluation.
     """
@@ -70,29 +70,29 @@ class Clock:
     """Measures a run from its start."""
 
     def __init__(self, start: float | None) -> None:
-        self.start = self._last = time.time() if start is None else start
+        self.start = self._last = time.monotonic() if start is None else start
         self._seconds: dict[str, float] = {}
         self._reached: list[float] = []
 
     def end(self, phase: str) -> None:
         """Note that a phase has ended."""
-        now = time.time()
+        now = time.monotonic()
         self._seconds[phase], self._last = now - self._last, now
 
     def evaluated(self) -> None:
         """Note that an epoch has been trained and evaluated."""
-        self._reached.append(time.time() - self.start)
+        self._reached.append(time.monotonic() - self.start)
 
     def result(self, epoch_seconds: Sequence[float], accuracies: Sequence[float]) -> Result:
         """After the last epoch: what was measured."""
-        total = time.time() - self.start
-        fitting = time.time() - self._last
-        training = len(epoch_seconds) * statistics.median(epoch_seconds[1:] or epoch_seconds)
+        now = time.monotonic()
+        first, rest = epoch_seconds[0], epoch_seconds[1:]
+        compiling = max(0.0, first - statistics.median(rest)) if rest else 0.0
         phases = {
             **self._seconds,
-            "first step": max(0.0, sum(epoch_seconds) - training),
-            "training": training,
-            "evaluation": fitting - sum(epoch_seconds),
-            "total": total,
+            "first step": compiling,
+            "training": sum(epoch_seconds) - compiling,
+            "evaluation": now - self._last - sum(epoch_seconds),
+            "total": now - self.start,
         }
         return Result(phases, list(accuracies), self._reached)

@@ -125,7 +125,7 @@ def run(name: str, seed: int, options: argparse.Namespace, caches: Path) -> Resu
     )  # fmt: skip
     try:
         done = subprocess.run(
-            [*line, repr(time.time())], cwd=machine.ROOT, env=environment, capture_output=True,
+            [*line, repr(time.monotonic())], cwd=machine.ROOT, env=environment, capture_output=True,
             text=True, timeout=RUN_LIMIT,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -229,9 +229,9 @@ def _method(report: Report) -> str:
         f"epochs, SGD with Nesterov momentum {recipe.MOMENTUM}, one cycle of the learning rate "
         f"up to {report.peak}, weight decay {recipe.WEIGHT_DECAY}, label smoothing "
         f"{recipe.LABEL_SMOOTHING}, TF32 products on a GPU, data resident on the device{shift}. "
-        "Seconds by the wall clock from just before the process is started. *training* is the "
-        "number of epochs times the median epoch after the first; *first step* is what the first "
-        "epoch takes longer, kernels' compilation or loading included. The caches of Triton and "
+        "Seconds by the wall clock from just before the process is started. *first step* is "
+        "what the first epoch takes longer than the median of the others, kernels' compilation or "
+        "loading included; *training* is the rest of the epochs. The caches of Triton and "
         "CuPy are folders of this run; those of *tinybn* were filled by the first run with empty "
         "ones. PyTorch runs the same recipe eagerly, its data read by the standard library."
     )
