@@ -113,6 +113,31 @@ def test_infinities_and_nan_stay_in_their_rows(engine, case, seed):
     assert np.array_equal(y[infinite].astype(np.float64), want[infinite])
 
 
+@kernel_engines
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000, 0xFFC00000, 0x7F800001])
+def test_nan_of_any_bits_beside_an_infinity_is_nan(engine, bits):
+    a, b = np.ones((16, 32), np.float32), np.ones((16, 32), np.float32)
+    a[0, 3] = np.array(bits, np.uint32).view(np.float32)
+    a[0, 5] = a[1, 7] = np.inf
+    a[2, 0] = -np.inf
+    with np.errstate(invalid="ignore"):
+        y = engine.run(kernels.matmul, a, b.T)
+    want = np.full((16, 16), 32, np.float32)
+    want[:3] = np.array([np.nan, np.inf, -np.inf])[:, None]
+    np.testing.assert_array_equal(y, want)
+
+
+@kernel_engines
+def test_three_products_of_parts_leave_out_less_than_4_epsilon(engine):
+    """Each product of 4096 random numbers with 16 alone in its sum, which is rounded twice."""
+    rng = np.random.default_rng(0)
+    x, y = np.zeros((4096, 16), np.float32), np.zeros((16, 16), np.float32)
+    x[:, 0], y[0] = rng.uniform(1, 2, 4096), rng.uniform(-2, -1, 16)
+    got = engine.run(kernels.matmul, x, y)
+    want = x[:, :1].astype(np.float64) * y[0].astype(np.float64)
+    assert (np.abs(got - want) <= (4 + 2) * epsilon(np.float32) * np.abs(want)).all()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["highest", "high"])
 @pytest.mark.parametrize(

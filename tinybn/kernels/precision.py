@@ -1,8 +1,8 @@
 """How float32 matrix products are multiplied on a GPU: exactly, or faster with fewer digits.
 
-Three products of TF32 parts leave out what is below 2⁻²² of a product, less than adding up in
-float32 rounds off: their errors are those of float32's own products or smaller, and the tensor
-cores do them two to three times as fast. So they are the default.
+Three products of TF32 parts leave out less than 2⁻²¹ of a product, and a tenth of that in sums of
+many, less than adding up in float32 rounds off: their errors are those of float32's own products
+or smaller, and the tensor cores do them two to three times as fast. So they are the default.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import ArgumentError
 
-# Triton's names: IEEE float32; three tensor-core products of 11-bit parts; one of them.
+# Triton's names: IEEE float32; three tensor-core products of 11-bit parts (``addition.py``); one.
 _INPUT = {"highest": "ieee", "high": "tf32x3", "medium": "tf32"}
 _chosen = "high"
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..product.addition import add_product, sum_of
+
 
 @triton.jit
 def source(p, tap, SHIFT: tl.constexpr, STRIDE: tl.constexpr, DILATION: tl.constexpr, SIZE,
@@ -103,10 +105,12 @@ def conv2d_gather_kernel(
     x_group = x_ptr + group * CHANNELS_IN * x_c
     weight_column = out * weight_out + group * weight_group
     total = tl.zeros([BLOCK_M, BLOCK_N], ACC)
+    small = total
     K = CHANNELS_IN * TAPS
     for start in range(0, K, BLOCK_K):
         if ONE_TAP:
-            channel = start % CHANNELS_IN + tl.arange(0, BLOCK_K)
+            # Triton 3.6 does not see from a remainder that these lie side by side.
+            channel = tl.multiple_of(start % CHANNELS_IN, BLOCK_K) + tl.arange(0, BLOCK_K)
             tap = start // CHANNELS_IN
             real = channel < CHANNELS_IN
         else:
@@ -123,7 +127,8 @@ def conv2d_gather_kernel(
         if UPCAST:
             x = x.to(ACC)
             weight = weight.to(ACC)
-        total = tl.dot(x, weight, total, input_precision=PRECISION, out_dtype=ACC)
+        total, small = add_product(total, small, x, weight, ACC, PRECISION)
+    total = sum_of(total, small, PRECISION)
     channel = group * CHANNELS_OUT + out
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + channel, mask=out < CHANNELS_OUT, other=0.0).to(ACC)

@@ -20,7 +20,8 @@ from .gather import conv2d_gather_kernel
 from .weight import conv2d_weight_kernel
 
 SMALLEST = 16  # side of a tile that tensor cores multiply
-PART_ROWS = 512  # pixels that are worth a program of their own
+PART_ROWS = 256  # pixels that are worth a program of their own
+WARPS = 12  # of a weight's gradient, on each multiprocessor: they wait for memory in turn
 
 
 class _ConvKernel(KernelObject):
@@ -71,9 +72,6 @@ class _GatherKernel(_ConvKernel):
         channels_out, channels_in = channels_out // groups, x.shape[1] // groups
         taps, rows = windows.taps, n * out[0] * out[1]
         most = (64, 64, 128 // x.dtype.itemsize)
-        if precision_of(x.dtype) == "tf32x3":  # which takes three times the registers
-            long = channels_in * taps > 64
-            most = (32, 64 if channels_out > 32 else 32, 32) if long else (128, 32, 16)
         tiles = self._tiles(rows, channels_out, channels_in * taps, x.dtype, most)
         order = _order(x, channels_in, tiles["BLOCK_K"])
         # [groups, O/groups, C/groups, taps]; the gradient of the input sums over O.
@@ -147,13 +145,15 @@ class Conv2dBackwardWeight(_ConvKernel):
         channels_out, channels_in = channels_out // groups, x.shape[1] // groups
         rows, terms = n * out[0] * out[1], channels_in * windows.taps
         most = (64, 32, 32 if terms > SMALLEST else 128)
-        if precision_of(x.dtype) == "tf32x3":
-            most = (32, 32, 32 if terms > SMALLEST else 64)  # larger ones spill registers
+        precision = precision_of(x.dtype)
+        if precision == "tf32x3":
+            most = (32, 32, 32 if terms > SMALLEST else 64)  # larger ones were slower
         tiles = self._tiles(channels_out, terms, rows, x.dtype, most)
         tiles_k = triton.cdiv(terms, tiles["BLOCK_N"])
         count = triton.cdiv(channels_out, tiles["BLOCK_M"]) * tiles_k
-        processors = gpu.processors_of(x)
-        parts = max(1, min(2 * processors // (count * groups), rows // PART_ROWS))
+        warps = _weight_options({**tiles, "PRECISION": precision}).warps
+        programs = WARPS // warps * gpu.processors_of(x)
+        parts = max(1, min(programs // (count * groups), rows // PART_ROWS))
         part_rows = triton.cdiv(triton.cdiv(rows, parts), tiles["BLOCK_K"]) * tiles["BLOCK_K"]
         parts = triton.cdiv(rows, part_rows)
         return (count * parts, groups), dict(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..product.addition import add_product, sum_of
 from ..product.tiles import add_parts
 from .gather import channels_and_taps, gathered, pixels_of
 
@@ -41,6 +42,7 @@ def conv2d_weight_kernel(
         dy_channel = dy_channel.to(tl.int64)
     x_group = x_ptr + group * CHANNELS_IN * x_c
     total = tl.zeros([BLOCK_M, BLOCK_N], ACC)
+    small = total
     first = part * part_rows
     for start in range(first, tl.minimum(first + part_rows, M), BLOCK_K):
         row = start + tl.arange(0, BLOCK_K)
@@ -56,7 +58,8 @@ def conv2d_weight_kernel(
         if UPCAST:
             dy = dy.to(ACC)
             x = x.to(ACC)
-        total = tl.dot(tl.trans(dy), x, total, input_precision=PRECISION, out_dtype=ACC)
+        total, small = add_product(total, small, tl.trans(dy), x, ACC, PRECISION)
+    total = sum_of(total, small, PRECISION)
     mask = (out < CHANNELS_OUT)[:, None] & real[None, :]
     if parts > 1:
         program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)

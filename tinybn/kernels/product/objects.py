@@ -69,13 +69,16 @@ class _ProductKernel(KernelObject):
         """
         wide = accumulation_dtype(dtype).itemsize // 4
         large = rows * columns >= LARGE
-        side_m = 64 if large or (columns > 16 and precision_of(dtype) != "tf32") else 32
-        side_n, bytes_k = (64, 128) if large else (32, self.bytes_k)
+        side_m, side_n = (64, 64) if large else self._small_sides(columns, precision_of(dtype))
+        bytes_k = 128 if large else self.bytes_k
         return dict(
             BLOCK_M=self.block_m or max(SMALLEST, power_of_two(rows, side_m)),
             BLOCK_N=self.block_n or max(SMALLEST, power_of_two(columns, side_n // wide)),
             BLOCK_K=self.block_k or max(SMALLEST, power_of_two(terms, bytes_k // dtype.itemsize)),
         )
+
+    def _small_sides(self, columns: int, precision: str) -> tuple[int, int]:
+        return 64 if columns > 16 and precision != "tf32" else 32, 32
 
     def _split(
         self, rows: int, columns: int, terms: int, tiles: Mapping[str, int], processors: int
@@ -154,6 +157,10 @@ class LinearBackward(_ProductKernel):
 
     launcher = Launcher(linear_backward_kernel)
     bytes_k = 128
+
+    def _small_sides(self, columns: int, precision: str) -> tuple[int, int]:
+        # Measured too; dyᵀ lies across its memory, and is split once for all of a tile's columns.
+        return (32, 64) if precision == "tf32x3" else super()._small_sides(columns, precision)
 
     def _arguments(
         self, dy: Array, x: Array | None, weight: Array | None, dx: Array | None,

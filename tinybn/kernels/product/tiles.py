@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .addition import add_product, sum_of
+
 
 @triton.jit
 def multiply(
@@ -19,6 +21,7 @@ def multiply(
 ):  # fmt: skip
     """Rows ``m`` and columns ``n`` of a·b, of ``part_k`` terms from ``first`` on."""
     total = tl.zeros([m.shape[0], n.shape[0]], ACC)
+    small = total
     if WIDE:
         m = m.to(tl.int64)
         n = n.to(tl.int64)
@@ -33,8 +36,8 @@ def multiply(
         if UPCAST:
             a = a.to(ACC)
             b = b.to(ACC)
-        total = tl.dot(a, b, total, input_precision=PRECISION, out_dtype=ACC)
-    return total
+        total, small = add_product(total, small, a, b, ACC, PRECISION)
+    return sum_of(total, small, PRECISION)
 
 
 @triton.jit
