@@ -12,6 +12,7 @@ import tinybn as tb
 from tests.engines import all_engines
 from tinybn import nn
 from tinybn.errors import ArgumentError, DTypeError, ShapeError, StateError, TinyBNError
+from tinybn.kernels.recording import Recording, under
 from tinybn.nn.optim import SGD, Adam, AdamW, Optimizer
 from tinybn.testing import epsilon
 
@@ -705,3 +706,31 @@ def test_hostile_states_are_state_errors():
     optimizer.load_state_dict(scheduled)
     with pytest.raises(ArgumentError):
         Adam([nn.Parameter(np.ones(2, np.float32))], betas=0.9)
+
+
+@pytest.mark.parametrize("cls", [nn.optim.SGD, nn.optim.Adam])
+@pytest.mark.parametrize(
+    "change, good",
+    [
+        (lambda o: None, True),
+        (lambda o: o.param_groups[0].update(lr=0.3), True),
+        (lambda o: o.param_groups[0].update(weight_decay=0.2), True),
+        (lambda o: o.param_groups[0].update(weight_decay=0.0), False),
+        (lambda o: o.param_groups[0].update(maximize=True), False),
+        (lambda o: o.param_groups[0]["params"].pop(), False),
+        (lambda o: o.add_param_group({"params": [tb.ones(2, requires_grad=True)]}), False),
+        (lambda o: o.load_state_dict(o.state_dict()), False),
+    ],
+)
+def test_a_recorded_step_is_good_until_its_arithmetic_changes(cls, change, good):
+    params = [tb.ones(3, requires_grad=True), tb.ones(2, requires_grad=True)]
+    optimizer = cls(params, lr=0.1, weight_decay=0.1)
+    for param in params:
+        param.grad = tb.ones(*param.shape)
+    recorded = Recording(capturing=False)
+    recorded.capturing = True  # as on a GPU: what guards is kept
+    with under(recorded):
+        optimizer.step()
+    assert recorded.is_good()
+    change(optimizer)
+    assert recorded.is_good() == good

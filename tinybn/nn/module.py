@@ -47,7 +47,7 @@ class Module:
     """
 
     training: bool
-    _changes = 0  # how often an attribute was set or deleted: what recorded steps look at
+    _changes: object = None  # another one once an attribute is set or deleted, for recorded steps
 
     def __init__(self) -> None:
         self.training = True
@@ -76,16 +76,11 @@ class Module:
 
     def _guard(self, recorded: Recording) -> None:
         """A recorded step is good as long as this module is as it was after its forward."""
-        training, hooks, changes = self.training, list(self._forward_hooks), self._changes
-        own = [(tensor, tensor.data) for _, tensor in self._own_tensors()]
-        recorded.guard(
-            lambda: (
-                self.training == training
-                and self._changes == changes
-                and self._forward_hooks == hooks
-                and all(tensor.data is data for tensor, data in own)
-            )
-        )
+        recorded.unchanged(self, "training", "_changes")
+        for _, tensor in self._own_tensors():
+            recorded.unchanged(tensor, "data")
+        hooks = list(self._forward_hooks)
+        recorded.guard(lambda: self._forward_hooks == hooks)
 
     # Registration
 
@@ -103,11 +98,11 @@ class Module:
                         f"{type(value).__name__}; wanted a {wanted} or None"
                     )
         if name != "training" and self.__dict__.get(name, self) is not value:
-            self.__dict__["_changes"] = self._changes + 1
+            self.__dict__["_changes"] = object()
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        self.__dict__["_changes"] = self._changes + 1
+        self.__dict__["_changes"] = object()
         for names in self._tables().values():
             names.pop(name, None)
         object.__delattr__(self, name)
@@ -132,7 +127,7 @@ class Module:
             if names is not table:
                 names.pop(name, None)
         table[name] = value
-        self.__dict__["_changes"] = self._changes + 1
+        self.__dict__["_changes"] = object()
 
     def _check_new(self, name: str) -> None:
         if not isinstance(name, str) or not name or "." in name:

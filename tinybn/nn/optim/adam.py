@@ -31,6 +31,8 @@ class Adam(Optimizer):
         TypeError, ArgumentError: as :class:`Optimizer`.
     """
 
+    _counts = True
+
     def __init__(
         self,
         params: Iterable[Tensor] | Iterable[Group],

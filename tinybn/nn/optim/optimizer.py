@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError, StateError
 from ...kernels import recording
@@ -38,6 +38,8 @@ class Optimizer:
         ArgumentError: (a ValueError) for no params, one given twice, one that cannot
             have a gradient of its own, or an option outside its range.
     """
+
+    _counts: ClassVar[bool] = False  # whether an update's numbers differ from step to step
 
     def __init__(self, params: Iterable[Tensor] | Iterable[Group], defaults: Group) -> None:
         self.defaults = self._checked(defaults)
@@ -122,24 +124,40 @@ class Optimizer:
     def _record(self, recorded: Recording, again: list[list[Again]], written: list[Tensor]) -> None:
         """Let replays follow the options, which the launches read from the device."""
 
+        def told() -> list[Group]:
+            return [self._checked({key: group[key] for key in self.defaults})
+                    for group in self.param_groups]  # fmt: skip
+
+        sent, switches = told(), self._switches()
+        members = [len(group["params"]) for group in self.param_groups]
+
+        def as_sent() -> bool:
+            return all(
+                group[key] == value
+                for group, options in zip(self.param_groups, sent)
+                for key, value in options.items()
+            )
+
         def replayed() -> None:
-            options = [self._checked({key: group[key] for key in self.defaults})
-                       for group in self.param_groups]  # fmt: skip
-            for group, updates in zip(options, again):
-                for update in updates:
-                    update(group)
+            nonlocal sent
+            if self._counts or not as_sent():  # a replay waits for this, and they seldom change
+                sent = told()
+                for options, updates in zip(sent, again):
+                    for update in updates:
+                        update(options)
             _count_writes(written)
 
-        switches, state = self._switches(), self.state
-        recorded.guard(lambda: self.state is state and self._switches() == switches)
+        def holds() -> bool:
+            sizes = [len(group["params"]) for group in self.param_groups]
+            return sizes == members and (as_sent() or self._switches() == switches)
+
+        recorded.unchanged(self, "state")
+        recorded.guard(holds)
         recorded.on_replay(replayed)
 
     def _switches(self) -> list[Any]:
         """What of the options decides which arithmetic is done: truth values, and which are 0."""
-        return [
-            (len(group["params"]), *(bool(group[key]) for key in self.defaults))
-            for group in self.param_groups
-        ]
+        return [tuple(bool(group[key]) for key in self.defaults) for group in self.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
         """The state and options in PyTorch's layout, with numbers in place of parameters.

@@ -72,7 +72,7 @@ class SGD(Optimizer):
             with use(device):
                 written = sgd_step(*values_and_grads(members), buffers, first_step=first, **group)
             recorded = recording.current()
-            if first and recorded is not None:
+            if first and buffers is not None and recorded is not None:
                 recorded.guard(lambda: False)  # the next step adds to the buffers
             again.append(functools.partial(_again, written, first))
         return again
