@@ -138,6 +138,28 @@ def test_three_products_of_parts_leave_out_less_than_4_epsilon(engine):
     assert (np.abs(got - want) <= (4 + 2) * epsilon(np.float32) * np.abs(want)).all()
 
 
+@kernel_engines
+@pytest.mark.parametrize("precision, unit", [("high", 2.0**-24), ("medium", 2.0**-12)])
+def test_errors_are_not_all_to_one_side(engine, precision, unit):
+    """Of 4096 sums of 2048 positive products, as cutting off rather than rounding makes them.
+
+    Rounded, an operand's mean error is far below ``unit``, the largest of one rounding; cut off
+    it is half of two units for each operand. Sums cut off by tensor cores err by 128 units.
+    """
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(1, 2, (64, 2048)).astype(np.float32) for _ in range(2))
+    before = kernels.get_float32_matmul_precision()
+    kernels.set_float32_matmul_precision(precision)
+    try:
+        got = engine.run(kernels.matmul, a, b.T)
+    finally:
+        kernels.set_float32_matmul_precision(before)
+    want = a.astype(np.float64) @ b.T.astype(np.float64)
+    errors = got / want - 1
+    assert abs(errors.mean()) <= (8 if precision == "high" else 0.25) * unit
+    assert np.abs(errors).max() <= (64 if precision == "high" else 1) * unit
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["highest", "high"])
 @pytest.mark.parametrize(
