@@ -10,7 +10,11 @@ import pytest
 from tinybn import kernels
 from tinybn.errors import ArgumentError
 from tinybn.kernels.arrays import BFLOAT16
+from tinybn.kernels.conv.objects import Conv2dForward
 from tinybn.kernels.engines import KERNELS, kernel_class
+from tinybn.kernels.launch import Options
+from tinybn.kernels.launch.launcher import ON_HOST, _target
+from tinybn.kernels.windows import Windows
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 DTYPES = (np.float32, BFLOAT16, np.float16, np.float64)
@@ -61,3 +65,26 @@ def test_name_and_source():
 def test_unknown_target():
     with pytest.raises(ArgumentError, match="sm_90"):
         kernels.Dropout().compile("sm_1")
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_warp_of_a_convolution_reads_and_writes_what_lies_side_by_side(channels_last):
+    """In NCHW pixels, of which no Triton knows by itself that they do, else channels."""
+    x, y = (np.zeros((8, c, 14, 14), np.float32) for c in (32, 64))
+    if channels_last:
+        x, y = (np.moveaxis(np.moveaxis(a, 1, -1).copy(), -1, 1) for a in (x, y))
+    slid = Windows((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    kernel = Conv2dForward()
+    weight = np.zeros((64, 32, 3, 3), np.float32)
+    arguments = kernel._arguments(x, weight, None, y, slid, 1, False) | {"UPCAST": False}
+    launcher = kernel.launcher
+    values = launcher._values(arguments)
+    kinds, _ = launcher._kinds(values, ON_HOST)
+    code = launcher._build(_target("sm_90"), Options(warps=4), kinds, values).asm["ttgir"]
+    threads = dict(re.findall(r"^(#\w+) = .*threadsPerWarp = (\[[\d, ]+\])", code, re.M))
+    used = re.findall(
+        r"(?:async_copy_global_to_local %x\w*|tt\.store %\w+),.*?(#blocked\w*)>", code
+    )
+    assert len(used) >= 2
+    for layout in used:
+        assert (threads[layout] == "[32, 1]") != channels_last, (layout, threads[layout])

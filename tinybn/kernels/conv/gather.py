@@ -6,8 +6,9 @@ around: pixel p reads the windows at (p + before − tap·dilation) / stride, wh
 it. Each group of channels is a product of its own.
 
 Tiles are [pixels, channels]. Triton sees that channels lie side by side in channels-last memory
-and gives them to neighbouring threads; of pixels, whose addresses come of divisions, it sees
-nothing and takes the first axis, which is theirs: NCHW's loads and stores are coalesced too.
+and gives them to neighbouring threads. Of NCHW's pixels, whose addresses come of divisions, it has
+to be told: mostly two lie side by side, but at the end of a row. It makes no wider loads or stores
+of that, since nothing says that they begin at a multiple of anything.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def gathered(
     KW: tl.constexpr, BEFORE_H: tl.constexpr, BEFORE_W: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, DILATION_H: tl.constexpr,
     DILATION_W: tl.constexpr, TRANSPOSED: tl.constexpr, ONE_TAP: tl.constexpr, WIDE: tl.constexpr,
+    NCHW: tl.constexpr,
 ):  # fmt: skip
     """x where each pixel (n, h, w) reads it for each channel and tap; 0 outside the image.
 
@@ -70,6 +72,8 @@ def gathered(
     else:
         at = (n * x_n)[:, None] + (channel * x_c)[None, :] + from_h * x_h + from_w * x_w
         mask = inside_h & inside_w & inside[:, None] & real[None, :]
+    if NCHW:
+        at = tl.max_contiguous(at, [2, 1])
     return tl.load(x_ptr + at, mask=mask, other=0.0)
 
 
@@ -90,8 +94,9 @@ def conv2d_gather_kernel(
     KW: tl.constexpr, TAPS: tl.constexpr, BEFORE_H: tl.constexpr, BEFORE_W: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, DILATION_H: tl.constexpr,
     DILATION_W: tl.constexpr, TRANSPOSED: tl.constexpr, TAPS_FIRST: tl.constexpr,
-    ONE_TAP: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    ONE_TAP: tl.constexpr, NCHW: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
+    UPCAST: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     group = tl.program_id(2)
     tile = tl.program_id(0)
@@ -120,6 +125,7 @@ def conv2d_gather_kernel(
         x = gathered(
             x_group, n, h, w, inside, channel, tap, real, H, W, x_n, x_c, x_h, x_w, KW, BEFORE_H,
             BEFORE_W, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W, TRANSPOSED, ONE_TAP, WIDE,
+            NCHW,
         )  # fmt: skip
         at = (channel * weight_in + tap * weight_tap)[:, None] + weight_column[None, :]
         mask = real[:, None] & (out < CHANNELS_OUT)[None, :]
@@ -134,5 +140,7 @@ def conv2d_gather_kernel(
         bias = tl.load(bias_ptr + channel, mask=out < CHANNELS_OUT, other=0.0).to(ACC)
         total += bias[None, :]
     at = (n * y_n + h * y_h + w * y_w)[:, None] + (channel * y_c)[None, :]
+    if NCHW:
+        at = tl.max_contiguous(at, [2, 1])
     mask = inside[:, None] & (out < CHANNELS_OUT)[None, :]
     tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=mask)

@@ -187,7 +187,9 @@ def _order(x: Array, channels: int, block: int) -> dict[str, bool]:
     """In which order x is read: tap by tap where tiles allow, else by what lies side by side."""
     one_tap = channels % block == 0
     nchw = image_steps("x", x)["x_c"] != 1
-    return dict(ONE_TAP=one_tap, TAPS_FIRST=not one_tap and (nchw or channels == 1))
+    return dict(
+        ONE_TAP=one_tap, TAPS_FIRST=not one_tap and (nchw or channels == 1), NCHW=nchw
+    )  # fmt: skip
 
 
 def _options(arguments: Mapping[str, Any], warps: int = 4) -> Options:

@@ -21,8 +21,9 @@ def conv2d_weight_kernel(
     KW: tl.constexpr, TAPS: tl.constexpr, BEFORE_H: tl.constexpr, BEFORE_W: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, DILATION_H: tl.constexpr,
     DILATION_W: tl.constexpr, TAPS_FIRST: tl.constexpr,
-    ONE_TAP: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    ONE_TAP: tl.constexpr, NCHW: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
+    UPCAST: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0) // parts
     part = tl.program_id(0) % parts
@@ -49,11 +50,13 @@ def conv2d_weight_kernel(
         inside = row < M
         n, h, w = pixels_of(row, OUT_H * OUT_W, OUT_W, WIDE)
         at = (n * dy_n + h * dy_h + w * dy_w)[:, None] + (dy_channel * dy_c)[None, :]
+        if NCHW:
+            at = tl.max_contiguous(at, [2, 1])
         mask = inside[:, None] & (out < CHANNELS_OUT)[None, :]
         dy = tl.load(dy_ptr + at, mask=mask, other=0.0)
         x = gathered(
             x_group, n, h, w, inside, channel, tap, real, H, W, x_n, x_c, x_h, x_w, KW, BEFORE_H,
-            BEFORE_W, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W, False, ONE_TAP, WIDE,
+            BEFORE_W, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W, False, ONE_TAP, WIDE, NCHW,
         )  # fmt: skip
         if UPCAST:
             dy = dy.to(ACC)
