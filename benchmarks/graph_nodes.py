@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from tinybn.kernels import gpu
+
 KERNEL, MEMCPY, MEMSET, CHILD = 0, 1, 2, 4  # CUgraphNodeType
 LAUNCHES = frozenset((KERNEL, MEMCPY, MEMSET))
 
@@ -47,21 +49,23 @@ def _check(status: int) -> None:
 
 
 def count_captured(step: Callable[[], object]) -> int | None:
-    """What one step on CuPy's current stream launches; None where it cannot be captured.
+    """What one step launches, on a stream of its own; None where it cannot be captured.
 
     A graph that the step launches becomes a child of the one captured here. The step is not
     carried out.
     """
     import cupy
 
-    runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
+    runtime = cupy.cuda.runtime
+    stream = gpu.new_stream()  # CUDA captures no legacy default stream
     graph = None
     try:
-        runtime.streamBeginCapture(stream.ptr)
-        try:
-            step()
-        finally:
-            graph = runtime.streamEndCapture(stream.ptr)
+        with gpu.on_stream(stream):
+            runtime.streamBeginCapture(stream.ptr)
+            try:
+                step()
+            finally:
+                graph = runtime.streamEndCapture(stream.ptr)
         return count(graph)
     except Exception:  # what the step does is none of ours, such as waiting for the GPU
         return None
