@@ -128,6 +128,18 @@ def test_nan_of_any_bits_beside_an_infinity_is_nan(engine, bits):
 
 
 @kernel_engines
+def test_the_largest_numbers_that_are_not_infinite(engine):
+    """Below 2¹²⁸·(1 − 2⁻¹²), which rounds to 2¹²⁸ where 11 bits are kept."""
+    limit = 2.0**128 * (1 - 2.0**-12)
+    largest = np.nextafter(np.float32(limit), np.float32(0))
+    a, b = np.zeros((2, 16), np.float32), np.zeros((16, 2), np.float32)
+    a[:, 0], b[0] = (largest, -largest), (0.5, -0.25)
+    y = engine.run(kernels.matmul, a, b)
+    want = a[:, :1].astype(np.float64) * b[0].astype(np.float64)
+    np.testing.assert_allclose(y, want, rtol=6 * epsilon(np.float32))
+
+
+@kernel_engines
 def test_three_products_of_parts_leave_out_less_than_4_epsilon(engine):
     """Each product of 4096 random numbers with 16 alone in its sum, which is rounded twice."""
     rng = np.random.default_rng(0)

@@ -22,7 +22,8 @@ def set_float32_matmul_precision(precision: str) -> None:
     Args:
         precision: ``"highest"``, float32's 24 bits; ``"high"`` (the default), about 22 bits of
             each product, from three on the tensor cores; ``"medium"``, TF32's 11 bits. All add
-            up in float32, and other dtypes and the CPU are not affected.
+            up in float32, and other dtypes and the CPU are not affected. But for the first,
+            numbers of 2¹²⁸·(1 − 2⁻¹²) = 3.402·10³⁸ or more count as infinite.
 
     Raises:
         ArgumentError: for another.
