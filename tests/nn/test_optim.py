@@ -734,3 +734,19 @@ def test_a_recorded_step_is_good_until_its_arithmetic_changes(cls, change, good)
     assert recorded.is_good()
     change(optimizer)
     assert recorded.is_good() == good
+
+
+@pytest.mark.parametrize("cls", [nn.optim.SGD, nn.optim.Adam])
+def test_an_option_that_an_earlier_action_of_a_replay_switches_on_is_noticed(cls):
+    param = tb.ones(3, requires_grad=True)
+    param.grad = tb.ones(3)
+    optimizer = cls([param], lr=0.1)
+    recorded = Recording(capturing=False)
+    recorded.capturing = True
+    with under(recorded):
+        recorded.on_replay(lambda: optimizer.param_groups[0].update(weight_decay=0.1))
+        optimizer.step()
+    assert recorded.is_good()
+    for action in recorded._actions:
+        action()
+    assert not recorded.is_good()

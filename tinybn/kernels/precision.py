@@ -1,8 +1,9 @@
 """How float32 matrix products are multiplied on a GPU: exactly, or faster with fewer digits.
 
-Three products of TF32 parts leave out less than 2⁻²¹ of a product, and a tenth of that in sums of
-many, less than adding up in float32 rounds off: their errors are those of float32's own products
-or smaller, and the tensor cores do them two to three times as fast. So they are the default.
+Three products of TF32 parts leave out less than 2⁻²¹ of a product of normal numbers, and a tenth of
+that in sums of many, less than adding up in float32 rounds off: their errors are those of float32's
+own products or smaller, and the tensor cores do them two to three times as fast. So they are the
+default.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def set_float32_matmul_precision(precision: str) -> None:
         precision: ``"highest"``, float32's 24 bits; ``"high"`` (the default), about 22 bits of
             each product, from three on the tensor cores; ``"medium"``, TF32's 11 bits. All add
             up in float32, and other dtypes and the CPU are not affected. But for the first,
-            numbers of 2¹²⁸·(1 − 2⁻¹²) = 3.402·10³⁸ or more count as infinite.
+            numbers and products of 2¹²⁸·(1 − 2⁻¹⁰) = 3.3995·10³⁸ or more may count as infinite,
+            and numbers below 2⁻¹²⁶ keep fewer bits.
 
     Raises:
         ArgumentError: for another.

@@ -7,8 +7,9 @@ it. Each group of channels is a product of its own.
 
 Tiles are [pixels, channels]. Triton sees that channels lie side by side in channels-last memory
 and gives them to neighbouring threads. Of NCHW's pixels, whose addresses come of divisions, it has
-to be told: mostly two lie side by side, but at the end of a row. It makes no wider loads or stores
-of that, since nothing says that they begin at a multiple of anything.
+to be told that two lie side by side. That is not so at the end of a row or with a stride, and is
+harmless only while nothing says that they begin at a multiple of anything: then Triton makes no
+wider loads or stores of it.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class Optimizer:
 
         def holds() -> bool:
             sizes = [len(group["params"]) for group in self.param_groups]
-            return sizes == members and (as_sent() or self._switches() == switches)
+            return sizes == members and self._switches() == switches
 
         recorded.unchanged(self, "state")
         recorded.guard(holds)
