@@ -13,7 +13,6 @@ from tinybn.kernels.arrays import BFLOAT16
 from tinybn.kernels.conv.objects import Conv2dForward
 from tinybn.kernels.engines import KERNELS, kernel_class
 from tinybn.kernels.launch import Options
-from tinybn.kernels.launch.launcher import ON_HOST, _target
 from tinybn.kernels.windows import Windows
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
@@ -77,10 +76,7 @@ def test_a_warp_of_a_convolution_reads_and_writes_what_lies_side_by_side(channel
     kernel = Conv2dForward()
     weight = np.zeros((64, 32, 3, 3), np.float32)
     arguments = kernel._arguments(x, weight, None, y, slid, 1, False) | {"UPCAST": False}
-    launcher = kernel.launcher
-    values = launcher._values(arguments)
-    kinds, _ = launcher._kinds(values, ON_HOST)
-    code = launcher._build(_target("sm_90"), Options(warps=4), kinds, values).asm["ttgir"]
+    code = kernel.launcher._compiled("sm_90", arguments, Options(warps=4)).asm["ttgir"]
     threads = dict(re.findall(r"^(#\w+) = .*threadsPerWarp = (\[[\d, ]+\])", code, re.M))
     used = re.findall(
         r"(?:async_copy_global_to_local %x\w*|tt\.store %\w+),.*?(#blocked\w*)>", code

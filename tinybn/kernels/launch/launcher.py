@@ -136,9 +136,7 @@ class Launcher:
             DTypeError: for an argument that no kernel takes.
             LaunchError: if Triton cannot compile it, with Triton's reason.
         """
-        values = self._values(arguments)
-        kinds, _ = self._kinds(values, ON_HOST)
-        compiled = self._build(_target(target), options, kinds, values)
+        compiled = self._compiled(target, arguments, options)
         if "amdgcn" in compiled.asm:
             text = compiled.asm["amdgcn"]
             count = {k: int(v) for k, v in re.findall(r"\.(\w+_(?:spill_)?count):\s*(\d+)", text)}
@@ -148,6 +146,12 @@ class Launcher:
         registers, local = _resources(compiled.asm["cubin"])
         ptx = compiled.asm["ptx"]
         return Binary(target, ptx, registers, compiled.metadata.shared, local)
+
+    def _compiled(self, target: str, arguments: Mapping[str, Any], options: Options) -> Any:
+        """What Triton makes for ``target``, at all its stages."""
+        values = self._values(arguments)
+        kinds, _ = self._kinds(values, ON_HOST)
+        return self._build(_target(target), options, kinds, values)
 
     def _load(
         self, device: int, options: Options, kinds: tuple, values: Sequence[Any], arguments: int

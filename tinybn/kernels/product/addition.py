@@ -2,8 +2,8 @@
 
 The tensor cores multiply the first 11 bits of float32 (TF32), and cut off what is beyond: without
 rounding before, all products come out too small. Three products of parts are as good as float32's
-own (Ootomo and Yokota 2022, doi:10.1177/10943420221090256, sections 3 and 4: small terms have a
-sum of their own, and long sums are added up outside, since the tensor cores cut sums off too).
+own (Ootomo and Yokota 2022, doi:10.1177/10943420221090256): small terms have a sum of their own,
+and long sums are added up outside, since the tensor cores cut sums off too.
 Triton has this as ``"tf32x3"``, at twice the instructions, since it looks for infinities and NaN
 in each operand.
 """

@@ -108,7 +108,7 @@ class Optimizer:
             # All is checked before the first group is updated; options may have been changed.
             ready = [
                 (
-                    self._checked({key: group[key] for key in self.defaults}),
+                    self._checked(self._given(group)),
                     [param for param in group["params"] if _has_grad(param)],
                 )
                 for group in self.param_groups
@@ -124,40 +124,33 @@ class Optimizer:
     def _record(self, recorded: Recording, again: list[list[Again]], written: list[Tensor]) -> None:
         """Let replays follow the options, which the launches read from the device."""
 
-        def told() -> list[Group]:
-            return [self._checked({key: group[key] for key in self.defaults})
-                    for group in self.param_groups]  # fmt: skip
-
-        sent, switches = told(), self._switches()
-        members = [len(group["params"]) for group in self.param_groups]
-
-        def as_sent() -> bool:
-            return all(
-                group[key] == value
-                for group, options in zip(self.param_groups, sent)
-                for key, value in options.items()
-            )
+        sent = [self._checked(self._given(group)) for group in self.param_groups]
+        switches = self._switches()
 
         def replayed() -> None:
             nonlocal sent
-            if self._counts or not as_sent():  # a replay waits for this, and they seldom change
-                sent = told()
+            given = [self._given(group) for group in self.param_groups]
+            if self._counts or given != sent:  # a replay waits for this, and they seldom differ
+                sent = [self._checked(options) for options in given]
                 for options, updates in zip(sent, again):
                     for update in updates:
                         update(options)
             _count_writes(written)
 
-        def holds() -> bool:
-            sizes = [len(group["params"]) for group in self.param_groups]
-            return sizes == members and self._switches() == switches
-
         recorded.unchanged(self, "state")
-        recorded.guard(holds)
+        recorded.guard(lambda: self._switches() == switches)
         recorded.on_replay(replayed)
+
+    def _given(self, group: Group) -> Group:
+        """A group's options, without its parameters."""
+        return {key: group[key] for key in self.defaults}
 
     def _switches(self) -> list[Any]:
         """What of the options decides which arithmetic is done: truth values, and which are 0."""
-        return [tuple(bool(group[key]) for key in self.defaults) for group in self.param_groups]
+        return [
+            (len(group["params"]), *(bool(group[key]) for key in self.defaults))
+            for group in self.param_groups
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """The state and options in PyTorch's layout, with numbers in place of parameters.
