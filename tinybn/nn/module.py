@@ -16,10 +16,9 @@ from ..errors import ArgumentError, DTypeError, TinyBNError
 from ..kernels import recording
 from ..kernels.recording import Recording
 from ..tensor import Tensor
-from ..tensor.device import Device, as_device
-from ..tensor.dtypes import as_dtype, is_float
 from ..tensor.tensor import RemovableHandle
-from .parameter import Parameter, move
+from .moving import Movable
+from .parameter import Parameter
 from .state import IncompatibleKeys, load
 from .utils import clear_grad
 
@@ -28,7 +27,7 @@ class NotInitialized(TinyBNError, AttributeError):
     """A Module used before its ``__init__`` called ``super().__init__()``."""
 
 
-class Module:
+class Module(Movable):
     """Base of all layers and models: a subclass makes its parts in ``__init__`` and has a forward.
 
     ::
@@ -284,73 +283,11 @@ class Module:
         for param in self.parameters():
             clear_grad(param, set_to_none)
 
-    # Devices and dtypes
-
-    def to(self, *args: Any, device: str | Device | None = None, dtype: Any = None) -> Module:
-        """Move parameters, buffers and gradients to a device, a floating dtype, or both.
-
-        ``m.to("cuda")``, ``m.to(tb.float16)``, ``m.to("cuda", tb.float16)``, ``m.to(tensor)``.
-        The parameters stay the same objects, so that an optimiser made before keeps
-        working. A dtype changes floating tensors only, and BatchNorm layers keep
-        float32 where float16 or bfloat16 is asked for.
-
-        Returns:
-            self.
-
-        Raises:
-            DTypeError: for a dtype that is not floating, or what is neither a device nor a dtype.
-            DeviceError, ArgumentError: for a device that is not there; nothing is moved then.
-        """
-        for arg in args:
-            if isinstance(arg, Tensor):
-                device, dtype = arg.device, arg.dtype
-            elif isinstance(arg, Device) or str(arg).partition(":")[0] in ("cpu", "cuda"):
-                device = arg
-            elif arg is not None:
-                dtype = arg
-        place = None if device is None else as_device(device)
-        kind = None if dtype is None else as_dtype(dtype)
-        if kind is not None and not is_float(kind):
-            raise DTypeError(f"a module's dtype is floating, not {kind.name}")
-        for module in self.modules():
-            own = kind if kind is None else module._kept_dtype(kind)
-            for _, tensor in module._own_tensors():
-                move(tensor, place, own if is_float(tensor.dtype) else None)
-        return self
-
-    def _kept_dtype(self, dtype: Any) -> Any:
-        """The dtype that this module's own tensors get where ``dtype`` is asked for."""
-        return dtype
+    # State
 
     def _own_tensors(self) -> list[tuple[str, Tensor]]:
         names = [*self._parameter_names, *self._buffer_names]
         return [(n, self.__dict__[n]) for n in names if self.__dict__[n] is not None]
-
-    def cpu(self) -> Module:
-        """The same as ``to("cpu")``."""
-        return self.to("cpu")
-
-    def cuda(self, device: int | str | Device | None = None) -> Module:
-        """The same as ``to("cuda")``, or to the GPU of number ``device``."""
-        return self.to(device=f"cuda:{device}" if isinstance(device, int) else device or "cuda")
-
-    def float(self) -> Module:
-        """The same as ``to(tb.float32)``."""
-        return self.to("float32")
-
-    def double(self) -> Module:
-        """The same as ``to(tb.float64)``."""
-        return self.to("float64")
-
-    def half(self) -> Module:
-        """The same as ``to(tb.float16)``."""
-        return self.to("float16")
-
-    def bfloat16(self) -> Module:
-        """The same as ``to(tb.bfloat16)``."""
-        return self.to("bfloat16")
-
-    # State
 
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
         """All parameters and persistent buffers by dotted name, ``prefix`` and then PyTorch's.
