@@ -254,6 +254,30 @@ def test_any_number_of_parts(engine, parts):
     assert product._split(5, 3, terms, tiles, processors=1).parts == parts
 
 
+@kernel_engines
+@pytest.mark.parametrize(
+    ("rows", "out", "shared"), [(8, 300, [True, False, False]), (300, 8, [False, True, True])]
+)
+def test_only_gradients_that_are_made_in_parts_take_memory_for_them(engine, rows, out, shared):
+    rng, inputs = np.random.default_rng(0), 8
+    shapes = (rows, out), (rows, inputs), (out, inputs)
+    dy, x, weight = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+    backward = LinearBackward()
+
+    def run(dy, x, weight):
+        made = [namespace(dy).empty_like(a) for a in (x, weight)]
+        made.append(namespace(dy).empty(out, dy.dtype))
+        backward(dy, x, weight, *made)
+        return tuple(made)
+
+    dx, dweight, dbias = engine.run(run, dy, x, weight)
+    assert_close(dx, dy, weight)
+    assert_close(dweight, dy.T, x)
+    assert_close(dbias[None], np.ones((1, rows), np.float32), dy)
+    splits, _ = backward._arguments(dy, x, weight, dx, dweight, dbias)
+    assert [split.slots > 0 for split in splits] == shared
+
+
 @all_engines
 def test_gradients_of_layers_without_inputs_or_outputs(engine):
     for rows, inputs, out in ((4, 0, 3), (4, 3, 0), (0, 3, 4)):

@@ -41,6 +41,11 @@ class Split:
     def programs(self) -> int:
         return self.tiles * self.parts
 
+    @property
+    def slots(self) -> int:
+        """Programs that leave their sums to be added up by another."""
+        return self.programs if self.parts > 1 else 0
+
 
 class _ProductKernel(KernelObject):
     """Tile sizes shared by the kernels.
@@ -93,11 +98,12 @@ class _ProductKernel(KernelObject):
     def _run(self, splits: Sequence[Split], arguments: dict[str, Any]) -> None:
         """Launch, with room for the parts' sums and the counts of those that have arrived."""
         programs = sum(split.programs for split in splits)
-        slots: Mapping[str, Any] = NO_PARTS
-        if any(split.parts > 1 for split in splits):
+        slots = sum(split.slots for split in splits)
+        room: Mapping[str, Any] = NO_PARTS
+        if slots:
             x = arguments["a_ptr"] if "a_ptr" in arguments else arguments["dy_ptr"]
-            slots = room_for_parts(x, programs, arguments["BLOCK_M"] * arguments["BLOCK_N"])
-        self.launcher((programs,), self._options(arguments), **arguments, **slots)
+            room = room_for_parts(x, slots, arguments["BLOCK_M"] * arguments["BLOCK_N"])
+        self.launcher((programs,), self._options(arguments), **arguments, **room)
 
     def _launches(
         self, x: Array, arguments: Mapping[str, Any]
@@ -191,7 +197,8 @@ class LinearBackward(_ProductKernel):
             dbias_ptr=dbias, ROWS=rows, OUT=out, IN=inputs, x_programs=of_x.programs,
             x_parts=of_x.parts, x_part_k=of_x.part_k, weight_programs=of_weight.programs,
             weight_parts=of_weight.parts, weight_part_k=of_weight.part_k,
-            bias_parts=of_bias.parts, bias_part_k=of_bias.part_k, x_n=x_n, x_i=x_i,
+            weight_slot=of_x.slots, bias_parts=of_bias.parts, bias_part_k=of_bias.part_k,
+            bias_slot=of_x.slots + of_weight.slots, x_n=x_n, x_i=x_i,
             **self._shared(dy, *given), **tiles,
         )  # fmt: skip
 

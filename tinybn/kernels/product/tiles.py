@@ -95,7 +95,7 @@ def product_tile(
     a_m, a_k, b_k, b_n, WIDE: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One part of one tile of y = a·b + bias, y row-major; program ``base`` has the first."""
+    """One part of one tile of y = a·b + bias, y row-major; the parts' slots begin at ``base``."""
     tile = program // parts
     part = program % parts
     columns = tl.cdiv(N, BLOCK_N)
@@ -132,17 +132,17 @@ def matmul_kernel(
 def linear_backward_kernel(
     dy_ptr, x_ptr, weight_ptr, dx_ptr, dweight_ptr, dbias_ptr, partial_ptr, arrived_ptr,
     ROWS, OUT, IN, x_programs, x_parts, x_part_k, weight_programs, weight_parts, weight_part_k,
-    bias_parts, bias_part_k, x_n, x_i, WIDE: tl.constexpr,
+    weight_slot, bias_parts, bias_part_k, bias_slot, x_n, x_i, WIDE: tl.constexpr,
     ACC: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """All three gradients in one launch, since they do not need each other.
 
     The first programs make dx = dy·weight, those after them dweight = dyᵀ·x, and the last
-    dbias, the sums of dy's columns; an absent one has no programs.
+    dbias, the sums of dy's columns; an absent one has no programs. What dweight's and dbias's
+    programs leave to be added up begins at ``weight_slot`` and ``bias_slot``, and dx's at 0.
     """
     program = tl.program_id(0)
-    before_bias = x_programs + weight_programs
     if dx_ptr is not None:
         if program < x_programs:
             product_tile(
@@ -154,7 +154,7 @@ def linear_backward_kernel(
     if dweight_ptr is not None:
         if (program >= 0) & (program < weight_programs):
             product_tile(
-                program, x_programs, dy_ptr, x_ptr, None, dweight_ptr, partial_ptr, arrived_ptr,
+                program, weight_slot, dy_ptr, x_ptr, None, dweight_ptr, partial_ptr, arrived_ptr,
                 OUT, IN, ROWS, weight_parts, weight_part_k, 1, OUT, x_n, x_i, WIDE, ACC, UPCAST,
                 PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
@@ -162,7 +162,7 @@ def linear_backward_kernel(
     if dbias_ptr is not None:
         if program >= 0:
             column_sums(
-                program, before_bias, dy_ptr, dbias_ptr, partial_ptr,
+                program, bias_slot, dy_ptr, dbias_ptr, partial_ptr,
                 arrived_ptr, ROWS, OUT, bias_parts, bias_part_k, WIDE, ACC, BLOCK_M, BLOCK_N,
             )  # fmt: skip
 
