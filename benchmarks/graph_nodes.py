@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -48,11 +49,11 @@ def _check(status: int) -> None:
         raise RuntimeError(f"the CUDA driver answers with error {status}; wanted a graph's nodes")
 
 
-def count_captured(step: Callable[[], object]) -> int | None:
-    """What one step launches, on a stream of its own; None where it cannot be captured.
+def count_captured(launch: Callable[[], object]) -> int | None:
+    """Nodes of what one call of ``launch`` queues on CuPy's current stream, which does not run.
 
-    A graph that the step launches becomes a child of the one captured here. The step is not
-    carried out.
+    A CUDA graph that it launches becomes a child of the one captured here. None where it cannot
+    be captured, with the reason on standard error.
     """
     import cupy
 
@@ -63,11 +64,12 @@ def count_captured(step: Callable[[], object]) -> int | None:
         with gpu.on_stream(stream):
             runtime.streamBeginCapture(stream.ptr)
             try:
-                step()
+                launch()
             finally:
                 graph = runtime.streamEndCapture(stream.ptr)
         return count(graph)
-    except Exception:  # what the step does is none of ours, such as waiting for the GPU
+    except Exception as error:  # a count that is missing leaves the other figures good
+        print(f"launches are not counted: {error}", file=sys.stderr)
         return None
     finally:
         if graph:

@@ -73,8 +73,12 @@ class Ours:
         trace = Trace(losses, {n: p.detach().to("cpu").numpy().copy() for n, p in named})
         return Run(
             next_step, trace, self.wait, peak(),
-            launches=lambda: graph_nodes.count_captured(next_step) if name != EAGER else None,
+            launches=lambda: None if name == EAGER else self._launches(step),
         )  # fmt: skip
+
+    def _launches(self, step: tb.graph.CapturedStep) -> int | None:
+        (graph,) = step.cuda_graphs
+        return graph_nodes.count_captured(graph.launch)
 
     def wait(self) -> None:
         """Until the GPU is idle."""

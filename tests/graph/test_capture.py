@@ -15,6 +15,7 @@ import pytest
 import tinybn as tb
 from tinybn import nn
 from tinybn.errors import ArgumentError, CaptureError
+from tinybn.kernels.fetch import SLOTS
 
 capture_file = importlib.import_module("tinybn.graph.capture")
 optimizer_tables = importlib.import_module("tinybn.kernels.optimizers")._tables
@@ -196,6 +197,15 @@ def test_results_in_lists_and_dictionaries():
 
 
 @pytest.mark.gpu
+def test_a_tensor_given_twice_is_two_arguments():
+    run = tb.graph.capture(lambda x, y, *, z: x + 10 * y + 100 * z)
+    one, two, three = (tb.full((3,), float(i), device="cuda") for i in (1, 2, 3))
+    for x, y, z in ((one, one, one), (one, one, one), (one, one, one), (one, two, three)):
+        want = x.numpy() + 10 * y.numpy() + 100 * z.numpy()
+        assert np.array_equal(run(x, y, z=z).numpy(), want)
+
+
+@pytest.mark.gpu
 def test_random_numbers_go_on():
     rows = []
     for captured in (True, False):
@@ -309,6 +319,70 @@ def test_replays_on_another_stream():
             result = run(tb.full((1000,), float(i), device="cuda"))
             stream.synchronize()
             assert result.item() == 2000 * i
+
+
+@pytest.mark.gpu
+def test_a_host_far_ahead_overwrites_nothing():
+    """More replays are queued than a ring has slots, before the GPU has come to the first."""
+    import cupy
+
+    seen = tb.zeros(3 * SLOTS, device="cuda")
+    place = itertools.count()
+    rate = nn.optim.SGD([nn.Parameter(tb.zeros(1, device="cuda"))], lr=1.0)
+
+    def step(x):
+        weight = rate.param_groups[0]["params"][0]
+        weight.grad = x
+        rate.step()
+        return weight
+
+    run = tb.graph.capture(step)
+    inputs = [tb.full((1,), float(i % 7), device="cuda") for i in range(3 * SLOTS)]
+    busy = cupy.zeros(2**27, np.float32)
+    cupy.cuda.Device().synchronize()
+    for _ in range(60):
+        busy += 1  # some 20 ms of work that all replays wait for
+    for x in inputs:
+        number = next(place)
+        rate.param_groups[0]["lr"] = 1.0 + number % 5
+        seen.data[number] = run(x).data[0]
+    want = -np.cumsum([(1.0 + i % 5) * (i % 7) for i in range(3 * SLOTS)])
+    assert np.array_equal(seen.numpy(), want.astype(np.float32))
+
+
+@pytest.mark.gpu
+def test_inputs_of_any_alignment():
+    run = tb.graph.capture(lambda x: x + 1)
+    values = tb.arange(5000, dtype=tb.float32, device="cuda")
+    for start in (0, 1, 2, 3, 4, 5, 0):
+        x = values[start : start + 4001]
+        assert np.array_equal(run(x).numpy(), np.arange(start, start + 4001) + 1.0)
+    assert run.graphs == 1
+
+
+@pytest.mark.gpu
+def test_a_captured_step_in_another_is_a_part_of_it():
+    inner = tb.graph.capture(lambda x: x * 2)
+    outer = tb.graph.capture(lambda x: inner(x) + 1)
+    for i in range(STEPS):
+        assert outer(tb.full((3,), float(i), device="cuda")).tolist() == [2.0 * i + 1] * 3
+    assert (inner.graphs, outer.graphs) == (0, 1)
+
+
+@pytest.mark.gpu
+def test_a_captured_step_is_no_part_of_a_graph_of_cupys():
+    import cupy
+
+    run = tb.graph.capture(lambda x: x * 2)
+    x = tb.ones(3, device="cuda")
+    for _ in range(STEPS):
+        run(x)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        with pytest.raises(CaptureError, match="wanted the step itself"):
+            run(x)
+        stream.end_capture()
+    assert run(x).tolist() == [2.0] * 3
 
 
 def test_on_the_cpu_the_step_is_called():

@@ -12,6 +12,7 @@ from tinybn.errors import ArgumentError
 from tinybn.kernels.arrays import BFLOAT16
 from tinybn.kernels.conv.objects import Conv2dForward
 from tinybn.kernels.engines import KERNELS, kernel_class
+from tinybn.kernels.fetch import RECEIVER, SLOTS, WORDS, Fetch
 from tinybn.kernels.launch import Options
 from tinybn.kernels.windows import Windows
 
@@ -47,6 +48,17 @@ def test_compiles_without_spills(name, target):
         # Launches ask for what they need; the least that a supported GPU has is sm_86's 99 KB.
         assert binary.shared <= (64 if target.startswith("gfx") else 99) * 1024
         assert binary.assembly
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_slot_of_the_hosts_ring_is_read_by_one_warp(target):
+    """Each read of the host's memory takes a microsecond and waits for the one before."""
+    words = np.zeros(3, np.int64)
+    arguments = dict(ring_ptr=words, inbox_ptr=words, SLOTS=SLOTS, BLOCK=WORDS)
+    binary = Fetch.receiver.compile(target, arguments, RECEIVER)
+    assert binary.spills == 0
+    if target.startswith("sm"):
+        assert ".reqntid 32" in binary.assembly and "ld.volatile.global" in binary.assembly
 
 
 def test_contiguous_channels_are_read_16_bytes_at_a_time():

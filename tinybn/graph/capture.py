@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from ..errors import ArgumentError, CaptureError, TinyBNError
-from ..kernels import get_float32_matmul_precision, gpu
+from ..kernels import get_float32_matmul_precision, gpu, recording
 from ..kernels.arrays import Array
+from ..kernels.feed import Feed
 from ..kernels.recording import Recording, under
 from ..tensor import Device, Tensor, default_device, is_grad_enabled
 from ..tensor.autocast import autocast_dtype
@@ -51,16 +52,26 @@ class CapturedStep(Generic[P, R]):
     def graphs(self) -> int:
         return len(self._graphs)
 
+    @property
+    def cuda_graphs(self) -> tuple[Any, ...]:
+        """CuPy's Graph objects, to look at: one launched by itself finds no inputs."""
+        return tuple(graph.cuda_graph for graph in self._graphs.values())
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Do one step: as it is, recording it, or by replay. See :func:`capture`."""
         tensors: list[Tensor] = []
         kinds = (_kind(args, tensors), _kind(kwargs, tensors))
         device = next((t.device for t in tensors), self._device or default_device())
-        if device.type != "cuda":
+        if device.type != "cuda" or recording.current() is not None:
             return self.step(*args, **kwargs)
         modes = (is_grad_enabled(), autocast_dtype("cuda"), get_float32_matmul_precision())
         key = (device, modes, kinds)
         with use(device):
+            if gpu.capturing(gpu.calls().stream()):
+                raise CaptureError(
+                    f"{self.step.__name__} is a captured step and was called while CuPy's current "
+                    "stream is being captured; wanted the step itself (its attribute step) there"
+                )
             last = self._last
             graph = last[1] if last is not None and last[0] == key else self._graphs.get(key)
             if graph is not None and graph.is_good():
@@ -80,7 +91,8 @@ class CapturedStep(Generic[P, R]):
                     f"dtypes or other arguments; wanted at most {MOST_GRAPHS}, each a graph"
                 )
             graph = _Graph(tensors)
-            graph.record(lambda: self.step(*graph.arguments(args), **graph.arguments(kwargs)))
+            own_args, own_kwargs = graph.arguments(args, kwargs)
+            graph.record(lambda: self.step(*own_args, **own_kwargs))
             self._graphs[key] = graph
             return graph.replay(tensors, first=True)
 
@@ -94,7 +106,7 @@ def capture(step: Callable[P, R], device: str | Device | None = None) -> Capture
     of optimisers, schedules, step counts and the random generators go on from step to step.
     Arguments of other shapes, dtypes or values (of those that are no Tensors), another mode of a
     module, autocast or another matmul precision are recorded anew. On the CPU the step is
-    simply called.
+    simply called, and so it is by another step that is being captured.
 
     A step may train: forward, ``optimizer.zero_grad()``, ``loss.backward()``, ``optimizer.step()``
     and ``schedule.step()``. What else it does in Python happens only while it is recorded.
@@ -120,7 +132,11 @@ def capture(step: Callable[P, R], device: str | Device | None = None) -> Capture
 
 
 class _Graph:
-    """One recording: its inputs' memory, its CUDA graph, and what the step returned."""
+    """One recording: its inputs' memory, its CUDA graph, and what the step returned.
+
+    Attributes:
+        cuda_graph: CuPy's Graph.
+    """
 
     def __init__(self, tensors: list[Tensor]) -> None:
         cupy = gpu.require()
@@ -128,12 +144,17 @@ class _Graph:
         self._stream = gpu.new_stream()
         with gpu.on_stream(self._stream), cupy.cuda.using_allocator(self._pool.malloc):
             self._recording = Recording(capturing=True)
-            self._inputs = {id(t): Tensor.wrap(cupy.empty_like(t.data, order="K")) for t in tensors}
-        self._places = [_Place(self._inputs[id(t)].data, t.data) for t in tensors]
+            places = [cupy.empty_like(t.data, order="K") for t in tensors]
+            fed = [_alike(place, t.data) for place, t in zip(places, tensors)]
+            self._fed = [n for n in range(len(places)) if fed[n]]
+            self._assigned = [(n, place) for n, place in enumerate(places) if not fed[n]]
+            self._feed = Feed(self._recording, [places[n] for n in self._fed])
+        self._inputs = [Tensor.wrap(place) for place in places]
 
-    def arguments(self, value: Any) -> Any:
-        """``value`` with the graph's own input in the place of each Tensor."""
-        return _mapped(value, lambda tensor: self._inputs[id(tensor)])
+    def arguments(self, *values: Any) -> Any:
+        """``values`` with the graph's own inputs in the places of the Tensors, in their order."""
+        inputs = iter(self._inputs)
+        return _mapped(values, lambda tensor: next(inputs))
 
     def record(self, step: Callable[[], Any]) -> None:
         cupy = gpu.cupy()
@@ -142,14 +163,16 @@ class _Graph:
         with gpu.on_stream(self._stream), memory, under(self._recording):
             self._stream.begin_capture()
             try:
+                self._feed.record()
                 self._result = _mapped(_named(step), lambda tensor: Tensor.wrap(tensor.data))
             except BaseException:
                 _end(self._stream)
                 raise
-            self._graph = self._stream.end_capture()
+            self.cuda_graph = self._stream.end_capture()
         self._recording.finish()
+        self._feed.open()
         self._recording.kept.append(self._inputs)
-        self._inputs = {}
+        self._inputs = []
 
     def is_good(self) -> bool:
         return self._recording.is_good()
@@ -157,37 +180,20 @@ class _Graph:
     def replay(self, tensors: list[Tensor], first: bool = False) -> Any:
         """Run the graph on the current stream; ``first`` follows recording, which has acted."""
         stream = gpu.calls().stream()
-        for place, tensor in zip(self._places, tensors):
-            place.fill(tensor.data, stream)
-        if first:
-            self._recording.send(stream)
-        else:
-            self._recording.prepare(stream)
-        self._graph.launch(stream)
+        for number, place in self._assigned:
+            place[...] = tensors[number].data
+        if not first:
+            self._recording.act()
+        self._feed.fill([tensors[number].data for number in self._fed])
+        self.cuda_graph.launch(stream)
+        self._feed.launched(stream)
         self._recording.set_gradients()
         return self._result
 
 
-class _Place:
-    """Memory that a graph reads an argument from.
-
-    Args:
-        array: the memory.
-        like: the first of the arrays that it is filled from, all of the same shape and strides.
-    """
-
-    def __init__(self, array: Array, like: Array) -> None:
-        self._array, self._memory = array, array.data
-        # One copy of bytes takes the host a fifth of the time of CuPy's assignment.
-        alike = array.strides == like.strides and device_of(array) == device_of(like)
-        self._bytes = array.nbytes if alike else None
-
-    def fill(self, array: Array, stream: Any) -> None:
-        """Copy ``array`` here, on CuPy's current ``stream``."""
-        if self._bytes is None:
-            self._array[...] = array
-        elif self._bytes:
-            self._memory.copy_from_device_async(array.data, self._bytes, stream)
+def _alike(place: Array, array: Array) -> bool:
+    """Whether a copy of bytes makes ``place`` equal to ``array``."""
+    return array.strides == place.strides and device_of(array) == device_of(place)
 
 
 def _kind(value: Any, tensors: list[Tensor]) -> Any:

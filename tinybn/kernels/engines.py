@@ -49,6 +49,7 @@ KERNELS = {
     "dropout": ("random", "Dropout"),
     "gather_images": ("images", "GatherImages"),
     "add_metrics": ("metrics", "AddMetrics"),
+    "fetch": ("fetch", "Fetch"),
     "sgd_step": ("optimizers", "SgdStep"),
     "adam_step": ("optimizers", "AdamStep"),
 }

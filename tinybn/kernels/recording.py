@@ -47,7 +47,6 @@ class Recording:
         if capturing:
             self._host = np.zeros(WORDS * MOST, np.int64)
             self._device = self.zeros(WORDS * MOST, np.int64)
-            self._sent = b""
 
     def side(self) -> Any:
         """A second stream to record on."""
@@ -150,25 +149,29 @@ class Recording:
         if not self.capturing:
             return cupy.asarray(array)
         stream = gpu.new_stream()
+        # A stream of its own gets memory that the graph does not use: memory that was free while
+        # it was recorded is what its launches before this one work with, in each replay.
         with gpu.on_stream(stream):
             copy = cupy.asarray(array)
         stream.synchronize()
         self.kept.append(copy)
         return copy
 
-    def prepare(self, stream: Any) -> None:
-        """Do what comes before a replay on ``stream``: the actions, then send the numbers."""
+    def overwrite(self, copy: Array, array: np.ndarray) -> None:
+        """Make what :meth:`upload` returned a copy of another array of its shape, contiguous."""
+        stream = gpu.new_stream()
+        copy.data.copy_from_host_async(array.ctypes.data, array.nbytes, stream)
+        stream.synchronize()
+
+    def act(self) -> None:
+        """Do what comes before a replay."""
         for action in self._actions:
             action()
-        self.send(stream)
 
-    def send(self, stream: Any) -> None:
-        """Copy the numbers to the device, where they differ from those there."""
-        numbers = self._host[: WORDS * self._used].tobytes()
-        if numbers != self._sent:
-            # From memory that is not page-locked the driver copies before it returns.
-            self._device.data.copy_from_host_async(self._host.ctypes.data, len(numbers), stream)
-            self._sent = numbers
+    def numbers_to_send(self) -> tuple[np.ndarray, Array]:
+        """What :meth:`number` has given out: the values, which actions renew, and where they go."""
+        used = WORDS * self._used
+        return self._host[:used], self._device[:used]
 
 
 class _Thread(threading.local):
