@@ -15,7 +15,7 @@ import pytest
 import tinybn as tb
 from tinybn import nn
 from tinybn.errors import ArgumentError, CaptureError
-from tinybn.kernels.fetch import SLOTS
+from tinybn.kernels.feed import SLOTS
 
 capture_file = importlib.import_module("tinybn.graph.capture")
 optimizer_tables = importlib.import_module("tinybn.kernels.optimizers")._tables
@@ -327,7 +327,6 @@ def test_a_host_far_ahead_overwrites_nothing():
     import cupy
 
     seen = tb.zeros(3 * SLOTS, device="cuda")
-    place = itertools.count()
     rate = nn.optim.SGD([nn.Parameter(tb.zeros(1, device="cuda"))], lr=1.0)
 
     def step(x):
@@ -342,8 +341,7 @@ def test_a_host_far_ahead_overwrites_nothing():
     cupy.cuda.Device().synchronize()
     for _ in range(60):
         busy += 1  # some 20 ms of work that all replays wait for
-    for x in inputs:
-        number = next(place)
+    for number, x in enumerate(inputs):
         rate.param_groups[0]["lr"] = 1.0 + number % 5
         seen.data[number] = run(x).data[0]
     want = -np.cumsum([(1.0 + i % 5) * (i % 7) for i in range(3 * SLOTS)])

@@ -12,7 +12,8 @@ from tinybn.errors import ArgumentError
 from tinybn.kernels.arrays import BFLOAT16
 from tinybn.kernels.conv.objects import Conv2dForward
 from tinybn.kernels.engines import KERNELS, kernel_class
-from tinybn.kernels.fetch import RECEIVER, SLOTS, WORDS, Fetch
+from tinybn.kernels.feed import SLOTS
+from tinybn.kernels.fetch import RECEIVER, WORDS, Fetch
 from tinybn.kernels.launch import Options
 from tinybn.kernels.windows import Windows
 

@@ -1,4 +1,4 @@
-"""What a graph's first kernel copies, by the slots of a ring that the host has written."""
+"""What a graph's first kernels copy, by the slots of a ring that the host has written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.engines import kernel_engines
-from tinybn.kernels.fetch import COLUMNS, SLOTS, Fetch
+from tinybn.kernels.feed import COLUMNS, SLOTS
+from tinybn.kernels.fetch import Fetch
 from tinybn.kernels.launch import pointer
 
 SIZES = st.lists(st.sampled_from([0, 1, 7, 8, 16, 31, 127, 2048, 8191, 8208]), max_size=3)

@@ -67,7 +67,8 @@ class CapturedStep(Generic[P, R]):
         modes = (is_grad_enabled(), autocast_dtype("cuda"), get_float32_matmul_precision())
         key = (device, modes, kinds)
         with use(device):
-            if gpu.capturing(gpu.calls().stream()):
+            stream = gpu.calls().stream()
+            if gpu.capturing(stream):
                 raise CaptureError(
                     f"{self.step.__name__} is a captured step and was called while CuPy's current "
                     "stream is being captured; wanted the step itself (its attribute step) there"
@@ -76,7 +77,7 @@ class CapturedStep(Generic[P, R]):
             graph = last[1] if last is not None and last[0] == key else self._graphs.get(key)
             if graph is not None and graph.is_good():
                 self._last = key, graph
-                return graph.replay(tensors)
+                return graph.replay(tensors, stream)
             if graph is not None:
                 del self._graphs[key]
                 self._runs[key], self._last = 0, None
@@ -94,7 +95,7 @@ class CapturedStep(Generic[P, R]):
             own_args, own_kwargs = graph.arguments(args, kwargs)
             graph.record(lambda: self.step(*own_args, **own_kwargs))
             self._graphs[key] = graph
-            return graph.replay(tensors, first=True)
+            return graph.replay(tensors, stream, first=True)
 
 
 def capture(step: Callable[P, R], device: str | Device | None = None) -> CapturedStep[P, R]:
@@ -123,7 +124,8 @@ def capture(step: Callable[P, R], device: str | Device | None = None) -> Capture
     Raises:
         CaptureError: (a RuntimeError) by a call, naming the line, where the step reads
             from the GPU (``loss.item()``, ``if loss > 1``), copies to it, or does what CUDA cannot
-            record; for more than 16 different shapes or other arguments.
+            record; for more than 16 different shapes or other arguments; while CuPy's current
+            stream is being captured by others.
         ArgumentError: (a ValueError) where ``step`` is no function.
     """
     if not callable(step):
@@ -171,15 +173,12 @@ class _Graph:
             self.cuda_graph = self._stream.end_capture()
         self._recording.finish()
         self._feed.open()
-        self._recording.kept.append(self._inputs)
-        self._inputs = []
 
     def is_good(self) -> bool:
         return self._recording.is_good()
 
-    def replay(self, tensors: list[Tensor], first: bool = False) -> Any:
-        """Run the graph on the current stream; ``first`` follows recording, which has acted."""
-        stream = gpu.calls().stream()
+    def replay(self, tensors: list[Tensor], stream: Any, first: bool = False) -> Any:
+        """Run the graph on CuPy's current stream; ``first`` follows recording, which has acted."""
         for number, place in self._assigned:
             place[...] = tensors[number].data
         if not first:

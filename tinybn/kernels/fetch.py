@@ -18,25 +18,11 @@ import triton.language as tl
 
 from .arrays import Array
 from .common import KernelObject
-from .launch import DEFAULT, Launcher, Options
+from .feed import COLUMNS, SLOTS
+from .launch import Launcher, Options
 
-SLOTS = 64  # replays that may be waiting
-COLUMNS = 8  # int64 of a job, of which five are used
 WORDS = 64  # that a program receives at once
 RECEIVER = Options(warps=1)
-CHUNK = 8192  # bytes that a job copies at most, but for the numbers'
-
-
-@triton.jit
-def copy_bytes(source, target, size, TYPE: tl.constexpr, BYTES: tl.constexpr, BLOCK: tl.constexpr):
-    """``size`` bytes from one address to another, in elements of ``TYPE``, which divide all."""
-    ALIGNED: tl.constexpr = 16 if BYTES > 1 else 1
-    read = tl.multiple_of(source.to(tl.pointer_type(TYPE)), ALIGNED)
-    write = tl.multiple_of(target.to(tl.pointer_type(TYPE)), ALIGNED)
-    count = tl.multiple_of(size // BYTES, ALIGNED // BYTES)
-    for start in range(0, count, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        tl.store(write + i, tl.load(read + i, mask=i < count), mask=i < count)
 
 
 @triton.jit
@@ -51,6 +37,18 @@ def receive_kernel(ring_ptr, inbox_ptr, SLOTS: tl.constexpr, BLOCK: tl.constexpr
         tl.store(inbox_ptr + i, tl.load(slot + i, mask=i < words, volatile=True), mask=i < words)
     tl.debug_barrier()  # all threads have read whose turn it is
     tl.store(ring_ptr + 2, (turn + 1) % SLOTS)
+
+
+@triton.jit
+def copy_bytes(source, target, size, TYPE: tl.constexpr, BYTES: tl.constexpr, BLOCK: tl.constexpr):
+    """``size`` bytes from one address to another, in elements of ``TYPE``, which divide all."""
+    ALIGNED: tl.constexpr = 16 if BYTES > 1 else 1
+    read = tl.multiple_of(source.to(tl.pointer_type(TYPE)), ALIGNED)
+    write = tl.multiple_of(target.to(tl.pointer_type(TYPE)), ALIGNED)
+    count = tl.multiple_of(size // BYTES, ALIGNED // BYTES)
+    for start in range(0, count, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        tl.store(write + i, tl.load(read + i, mask=i < count), mask=i < count)
 
 
 @triton.jit
@@ -85,7 +83,8 @@ class Fetch(KernelObject):
         return dict(jobs_ptr=jobs, inbox_ptr=inbox, COLUMNS=COLUMNS, BLOCK=self.block)
 
     def __call__(self, ring: Array, jobs: Array, inbox: Array) -> None:
-        """
+        """Launch both kernels.
+
         Args:
             ring: int64 [3]: the address of its first slot, the words (of 8 bytes) of one, and
                 whose turn is next, 0 at first.
@@ -96,8 +95,5 @@ class Fetch(KernelObject):
         self.receiver((1,), RECEIVER, ring_ptr=ring, inbox_ptr=inbox, SLOTS=SLOTS, BLOCK=WORDS)
         self.launcher((len(jobs),), **self._arguments(jobs, inbox))
 
-    def launches(
-        self, dtype: np.dtype, shape: tuple[int, ...]
-    ) -> list[tuple[Mapping[str, Any], Options]]:
-        jobs, inbox = np.zeros((*shape, COLUMNS), np.int64), np.zeros(2, np.int64)
-        return [(self._arguments(jobs, inbox), DEFAULT)]
+    def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> Mapping[str, Any]:
+        return self._arguments(np.zeros((*shape, COLUMNS), np.int64), np.zeros(2, np.int64))

@@ -92,11 +92,13 @@ def calls() -> SimpleNamespace:
         stream: the current stream.
         alloc: memory from the current pool, by bytes.
         array: CuPy's array class.
+        capturing: whether launches on the stream of this handle go into a graph.
     """
     module = cupy()
     return SimpleNamespace(
         device=module.cuda.runtime.getDevice, stream=module.cuda.get_current_stream,
         alloc=module.cuda.alloc, array=module.ndarray,
+        capturing=module.cuda.runtime.streamIsCapturing,
     )  # fmt: skip
 
 
@@ -137,7 +139,7 @@ def processors_of(array: Any) -> int:
 
 def capturing(stream: Any) -> bool:
     """Whether what is launched on CuPy's ``stream`` now goes into a graph."""
-    return cupy().cuda.runtime.streamIsCapturing(stream.ptr)
+    return calls().capturing(stream.ptr)
 
 
 def device_name(index: int = 0) -> str:
