@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
 from typing import Any
-
-from tinybn.kernels import gpu
 
 KERNEL, MEMCPY, MEMSET, CHILD = 0, 1, 2, 4  # CUgraphNodeType
 LAUNCHES = frozenset((KERNEL, MEMCPY, MEMSET))
+ACTIVE = 1  # CUstreamCaptureStatus
 
 
 def count(graph: int, driver: Any = None) -> int:
@@ -49,28 +47,20 @@ def _check(status: int) -> None:
         raise RuntimeError(f"the CUDA driver answers with error {status}; wanted a graph's nodes")
 
 
-def count_captured(launch: Callable[[], object]) -> int | None:
-    """Nodes of what one call of ``launch`` queues on CuPy's current stream, which does not run.
+def count_so_far(stream: int, driver: Any = None) -> int | None:
+    """Nodes of the graph that the stream of this handle is being captured to.
 
-    A CUDA graph that it launches becomes a child of the one captured here. None where it cannot
-    be captured, with the reason on standard error.
+    CuPy destroys a graph once it is instantiated, and CUDA refuses to launch one into another.
+    None where nothing is captured, and where the driver refuses, with the reason on standard
+    error: a count that is missing leaves the other figures good.
     """
-    import cupy
-
-    runtime = cupy.cuda.runtime
-    stream = gpu.new_stream()  # CUDA captures no legacy default stream
-    graph = None
     try:
-        with gpu.on_stream(stream):
-            runtime.streamBeginCapture(stream.ptr)
-            try:
-                launch()
-            finally:
-                graph = runtime.streamEndCapture(stream.ptr)
-        return count(graph)
-    except Exception as error:  # a count that is missing leaves the other figures good
+        driver = ctypes.CDLL("libcuda.so.1") if driver is None else driver
+        status, graph = ctypes.c_int(), ctypes.c_void_p()
+        _check(driver.cuStreamGetCaptureInfo_v2(
+            ctypes.c_void_p(stream), ctypes.byref(status), None, ctypes.byref(graph), None, None
+        ))  # fmt: skip
+        return count(graph.value or 0, driver) if status.value == ACTIVE else None
+    except (OSError, AttributeError, RuntimeError) as error:
         print(f"launches are not counted: {error}", file=sys.stderr)
         return None
-    finally:
-        if graph:
-            runtime.graphDestroy(graph)

@@ -8,6 +8,7 @@ from typing import Any
 
 import tinybn as tb
 from tinybn import nn
+from tinybn.kernels import gpu
 
 from . import graph_nodes, machine
 from .training_problem import (
@@ -57,8 +58,9 @@ class Ours:
         turns = Turns(self._pool(problem))
         precision = configuration.precision
         step = self._step(model, precision)
+        counts: list[int | None] = [None]
         if name != EAGER:
-            step = tb.graph.capture(step)
+            step = tb.graph.capture(self._counted(step, counts))
         products = "highest" if name == CAPTURED_HIGHEST else "high"
         if precision == TF32:
             products = "medium"
@@ -71,14 +73,7 @@ class Ours:
             losses = first_losses(next_step, lambda loss: float(loss.item()))
         named = model.named_parameters()
         trace = Trace(losses, {n: p.detach().to("cpu").numpy().copy() for n, p in named})
-        return Run(
-            next_step, trace, self.wait, peak(),
-            launches=lambda: None if name == EAGER else self._launches(step),
-        )  # fmt: skip
-
-    def _launches(self, step: tb.graph.CapturedStep) -> int | None:
-        (graph,) = step.cuda_graphs
-        return graph_nodes.count_captured(graph.launch)
+        return Run(next_step, trace, self.wait, peak(), launches=lambda: counts[-1])
 
     def wait(self) -> None:
         """Until the GPU is idle."""
@@ -120,6 +115,17 @@ class Ours:
             return loss
 
         return step
+
+    def _counted(self, step: Callable[..., Any], counts: list[int | None]) -> Callable[..., Any]:
+        """``step``, which also adds the launches of the graph that it is recorded in, if any."""
+
+        def counted(images: Any, labels: Any) -> Any:
+            loss = step(images, labels)
+            if self._device == "cuda":
+                counts.append(graph_nodes.count_so_far(gpu.calls().stream().ptr))
+            return loss
+
+        return counted
 
     @contextlib.contextmanager
     def _watch(self) -> Iterator[Callable[[], int | None]]:

@@ -169,12 +169,25 @@ class Driver:
         child._obj.value = 2
         return 0
 
+    def cuStreamGetCaptureInfo_v2(self, stream, status, ident, graph, nodes, size):
+        status._obj.value = stream.value == 7
+        graph._obj.value = 1
+        return 0 if stream.value < 8 else 401
+
 
 def test_graph_nodes_are_counted_through_child_graphs():
     assert graph_nodes.count(2, Driver()) == 2
     assert graph_nodes.count(1, Driver()) == 4
     with pytest.raises(RuntimeError, match="error 400"):
         graph_nodes.count(3, Driver())
+
+
+def test_graph_nodes_are_counted_while_a_stream_is_captured(capsys):
+    assert graph_nodes.count_so_far(7, Driver()) == 4
+    assert graph_nodes.count_so_far(6, Driver()) is None
+    assert capsys.readouterr().err == ""
+    assert graph_nodes.count_so_far(8, Driver()) is None
+    assert "error 401" in capsys.readouterr().err
 
 
 def test_goals_are_met_or_missed_by_the_figures():
