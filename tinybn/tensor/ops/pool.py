@@ -8,12 +8,13 @@ import numpy as np
 
 from ... import kernels
 from ...errors import DTypeError, ShapeError
+from ...kernels import layout
 from ...kernels.arrays import accumulation_dtype, namespace
-from ...kernels.windows import Windows, pair, windows
+from ...kernels.recording import upload
+from ...kernels.windows import Pair, Windows, pair, windows
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
-from ._operands import check_tensors
-from .matmul import MatMul
+from ._operands import check_tensors, wide
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -46,6 +47,63 @@ class AvgPool2d(Op):
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
         shape, options = ctx.saved
         return (kernels.avg_pool2d_backward(grad, shape, **options),)
+
+
+class AdaptiveAvgPool2d(Op):
+    """The mean of each of OH·OW windows that share the image out.
+
+    Along an axis window i of O on S elements is ⌊i·S/O⌋ to ⌈(i + 1)·S/O⌉. The windows on element j
+    are then ⌊j·O/S⌋ to ⌈(j + 1)·O/S⌉, the same with O and S exchanged: so the gradient, dy over the
+    number of its window's elements, is added up as the elements are.
+    """
+
+    @staticmethod
+    def forward(ctx: Node, x: Array, *, output: Pair) -> Array:
+        ctx.save(x.shape)
+        x = layout.dense(x)
+        y = layout.image(x, (*x.shape[:2], *output))
+        y[...] = _sums_shared_out(wide(x), output) / _elements(x, x.shape[2:], output)
+        return y
+
+    @staticmethod
+    def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
+        (shape,) = ctx.saved
+        grad = layout.dense(grad)
+        dx = layout.image(grad, shape)
+        dx[...] = _sums_shared_out(wide(grad) / _elements(dx, shape[2:], grad.shape[2:]), shape[2:])
+        return (dx,)
+
+
+def _sums_shared_out(x: Array, output: Pair) -> Array:
+    """The sums, of x's dtype, of the windows that share its images out: [N, C, OH, OW]."""
+    xp = namespace(x)
+    # Rows lie side by side and are quick to gather: of the larger image they are, not columns.
+    for axis in (2, 3) if output[0] < x.shape[2] else (3, 2):
+        start, end = _bounds(x.shape[axis], output[axis - 2])
+        size = end - start
+        shortest = int(size.min())
+        taps = start + np.arange(shortest)[:, None]
+        under = x.take(upload(xp, taps), axis)
+        y = under.sum(axis=axis, dtype=x.dtype) if shortest > 1 else under.squeeze(axis)
+        (longer,) = np.nonzero(size > shortest)  # by one element, which is added to these alone
+        if longer.size:
+            at = (slice(None),) * axis + (upload(xp, longer),)
+            y[at] += x.take(upload(xp, end[longer] - 1), axis)
+        x = y
+    return x
+
+
+def _elements(x: Array, size: Pair, output: Pair) -> Array:
+    """The numbers of elements in the windows that share ``size`` out, [OH, OW], in x's memory."""
+    down, across = (end - start for start, end in map(_bounds, size, output))
+    numbers = (down[:, None] * across).astype(accumulation_dtype(x.dtype))
+    return upload(namespace(x), numbers)
+
+
+def _bounds(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where each of ``count`` windows that share ``size`` elements out starts and ends."""
+    number = np.arange(count + 1) * size
+    return number[:-1] // count, -(-number[1:] // count)
 
 
 def max_pool2d(
@@ -121,7 +179,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int 
         output_size: (OH, OW), or one number for both; None keeps the image's.
 
     Returns:
-        [N, C, OH, OW], or [C, OH, OW].
+        [N, C, OH, OW], or [C, OH, OW], in input's memory layout.
 
     Raises:
         ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
@@ -136,23 +194,8 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int 
         raise ShapeError(f"input has shape {input.shape}; wanted H and W of at least 1")
     if all(s % o == 0 for s, o in zip(size, output)):
         return avg_pool2d(input, (size[0] // output[0], size[1] // output[1]))
-    # Windows of several sizes: a matrix of shares for each axis.
-    rows, columns = (_shares(batch, s, o) for s, o in zip(size, output))
-    # The op itself, not matmul, whose factors autocast would round.
-    shared = apply(MatMul, rows, batch.astype(rows.dtype))
-    y = apply(MatMul, shared, columns.T).astype(input.dtype)
+    y = apply(AdaptiveAvgPool2d, batch, output=output)
     return y if input.ndim == 4 else y.squeeze(0)
-
-
-def _shares(x: Tensor, size: int, output: int) -> Tensor:
-    """[output, size]: the share of each element in each window's mean."""
-    start = np.arange(output) * size // output
-    end = -(-np.arange(1, output + 1) * size // output)
-    at = np.arange(size)
-    inside = (at >= start[:, None]) & (at < end[:, None])
-    shares = inside / (end - start)[:, None]
-    array = namespace(x.data).asarray(shares.astype(accumulation_dtype(x.dtype)))
-    return type(x).wrap(array)
 
 
 def _batch(input: Tensor) -> Tensor:
