@@ -127,17 +127,18 @@ class Pow(Op):
         grad, a, b, y = beside_numbers(grad, *ctx.saved)
         xp = namespace(grad)
         da = db = None
+        # What is chosen is the product, since of 0·∞ neither is the limit.
         if ctx.needs[0]:
-            slope = b * a ** (b - 1)
-            if not is_scalar(b):
-                slope = keep(b != 0, slope)
-            elif b == 0:
-                slope = xp.zeros_like(grad)
-            da = unbroadcast(grad * slope, np.shape(a))
+            if is_scalar(b) and b == 0:
+                product = xp.zeros_like(grad)
+            else:
+                product = grad * (b * a ** (b - 1))
+                product = product if is_scalar(b) else keep(b != 0, product)
+            da = unbroadcast(product, np.shape(a))
         if ctx.needs[1]:
             base = xp.asarray(a, dtype=y.dtype)
-            slope = keep((base != 0) | (b < 0), y * xp.log(base))
-            db = unbroadcast(grad * slope, np.shape(b))
+            product = keep((base != 0) | (b < 0), grad * (y * xp.log(base)))
+            db = unbroadcast(product, np.shape(b))
         return da, db
 
 
