@@ -82,11 +82,12 @@ def cross_entropy_backward(
     valid = target != ignore_index
     picked = np.where(valid, target, 0)
     w = np.ones(classes) if weight is None else weight.astype(np.float64)
-    share = label_smoothing / classes
     with np.errstate(all="ignore"):
         m, log_total = row_max.astype(np.float64), log_sum.astype(np.float64)
         p = np.exp(logits.astype(np.float64) - m[:, None] - log_total[:, None])
         w_t = (1 - label_smoothing) * w[picked]
-        dz = p * (w_t + share * w.sum())[:, None] - share * w
+        dz = p * w_t[:, None]
+        if label_smoothing:  # 0·∞ of a class that no target names would be NaN
+            dz += label_smoothing / classes * (p * w.sum() - w)
         dz[np.arange(rows), picked] -= w_t
         dlogits[...] = np.where(valid[:, None], dz * grad[:, None], 0.0)
