@@ -55,11 +55,12 @@ def conv2d_backward_input(
     wide = accumulation_dtype(dy.dtype)
     filters = _filters(weight, groups, wide).swapaxes(1, 2)
     grid = Grid(windows, dx.shape[2:], dy.shape[2:])
-    if not np.isfinite(filters).all():
-        grid = grid.exact()
+    finite = np.isfinite(filters).all()
     with np.errstate(all="ignore"):
         for part in _parts(len(dx), weight, groups, grid, wide):
             product = filters @ grid.gradients(dy[part], groups)
+            if not finite:
+                product = grid.without_crossing(product)
             grid.add_patches(product, dx[part])
 
 
@@ -69,17 +70,26 @@ def conv2d_backward_weight(
     """dweight[o, c, k, l] = Σ dy[n, o, i, j]·x[n, c, …] over all samples and windows."""
     grid = Grid(windows, x.shape[2:], dy.shape[2:])
     with np.errstate(all="ignore"):
-        total = _weight_gradient(dy, x, dweight, grid, groups)
-        if not np.isfinite(total).all():
-            total = _weight_gradient(dy, x, dweight, grid.exact(), groups)
+        total = _weight_gradient(dy, x, dweight, grid, groups, finite=True)
+        wrong = ~np.isfinite(total)
+        if wrong.any():
+            again = _weight_gradient(dy, x, dweight, grid, groups, finite=False)
+            np.copyto(total, again, where=wrong)
         dweight[...] = total.reshape(dweight.shape)
 
 
-def _weight_gradient(dy: Array, x: Array, dweight: Array, grid: Grid, groups: int) -> Array:
-    """The gradient as matrices [groups, O/g, C/g·taps] in the accumulation dtype."""
+def _weight_gradient(
+    dy: Array, x: Array, dweight: Array, grid: Grid, groups: int, finite: bool
+) -> Array:
+    """The gradient as matrices [groups, O/g, C/g·taps] in the accumulation dtype.
+
+    ``finite`` is whether windows across the zeros, times 0, are 0: x has neither ∞ nor NaN.
+    """
     wide = accumulation_dtype(dy.dtype)
     total = np.zeros((groups, dweight.shape[0] // groups, dweight[0].size), wide)
     for part in _parts(len(x), dweight, groups, grid, wide):
         patches = grid.patches(x[part], groups)
+        if not finite:
+            patches = grid.without_crossing(patches)
         total += grid.gradients(dy[part], groups) @ patches.swapaxes(1, 2)
     return total

@@ -13,31 +13,24 @@ lie across the zeros: their results are dropped, and their gradients are 0.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..arrays import accumulation_dtype
 from ..windows import Pair, Windows
+from .matmul import dense
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The windows on images of ``size`` that give results of size ``output``.
-
-    ``crossing`` is whether to compute windows that lie across the zeros too.
-    """
+    """The windows on images of ``size`` that give results of size ``output``."""
 
     windows: Windows
     size: Pair
     output: Pair
-    crossing: bool = True
-
-    def exact(self) -> Grid:
-        """The same without windows across the zeros, where 0·∞ would do harm."""
-        return replace(self, crossing=False)
 
     @property
     def _pitch(self) -> Pair:
@@ -54,8 +47,7 @@ class Grid:
     @property
     def _computed(self) -> Pair:
         """How many windows are computed down and across."""
-        stretches = self.crossing and self.windows.stride == (1, 1)
-        return self._pitch if stretches else self.output
+        return self._pitch if self.windows.stride == (1, 1) else self.output
 
     @property
     def windows_per_image(self) -> int:
@@ -102,7 +94,8 @@ class Grid:
         lines = self._lines(images, channels, accumulation_dtype(x.dtype))
         self._images(lines, images)[...] = x
         rows = channels // groups * self.windows.taps
-        return self._under_taps(lines, images).reshape(groups, rows, self._all(images))
+        patches = self._under_taps(lines, images).reshape(groups, rows, self._all(images))
+        return dense(patches)  # of one channel's taps along one axis it is a view that overlaps
 
     def add_patches(self, patches: Array, dx: Array) -> None:
         """dx [N, C, H, W] sums, over the windows and taps that lie on an element, their patch."""
@@ -123,6 +116,16 @@ class Grid:
         grad = np.zeros((channels, images, *self._computed), wide)
         grad[..., : self.output[0], : self.output[1]] = dy.swapaxes(0, 1)
         return grad.reshape(groups, channels // groups, self._all(images))
+
+    def without_crossing(self, matrices: Array) -> Array:
+        """A copy of matrices [groups, rows, windows] that has 0 for windows across the zeros.
+
+        What they have there is multiplied by 0, or is a product with 0: NaN for ∞ and NaN.
+        """
+        of_windows = matrices.reshape(*matrices.shape[:2], -1, *self._computed).copy()
+        of_windows[..., self.output[0] :, :] = 0
+        of_windows[..., self.output[1] :] = 0
+        return of_windows.reshape(matrices.shape)
 
     def results(self, product: Array, images: int) -> Array:
         """The view [N, O, OH, OW] of products [groups, O/g, windows]."""
