@@ -5,6 +5,11 @@ Forward, pixel p reads p·stride − before + tap·dilation. The gradient of the
 around: pixel p reads the windows at (p + before − tap·dilation) / stride, where stride divides
 it. Each group of channels is a product of its own.
 
+A product of tiles has a factor of 0 where a pixel reads nothing for a tap. In the gradient of the
+input an infinite or NaN weight so makes NaN of pixels that the weight does not reach, where the
+reference has their sums. A row of the product cannot leave out a term that others have; adding
+such tiles up again, term by term, costs the kernel registers and a third of its programs.
+
 Tiles are [pixels, channels]. Triton sees that channels lie side by side in channels-last memory
 and gives them to neighbouring threads. Of NCHW's pixels, whose addresses come of divisions, it has
 to be told that two lie side by side. That is not so at the end of a row or with a stride, and is

@@ -58,6 +58,8 @@ def conv2d_backward_input(
 ) -> Array:
     """The gradient of x, in dy's memory layout.
 
+    An infinite or NaN weight reaches the elements under its tap; on a GPU all others too, as NaN.
+
     Args:
         dy: [N, O, OH, OW], the gradient of y.
         weight, windows, groups: as forward had them.
