@@ -31,6 +31,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 9)  # one, primes, powers of two and their neighbo
 
 few = hypothesis.settings()  # the profile's number of examples
 some = hypothesis.settings(max_examples=3 * few.max_examples)
+many = hypothesis.settings(max_examples=20 * few.max_examples)
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(LAYOUTS)
 

@@ -205,7 +205,7 @@ NOT_DIFFERENTIABLE = {
     "elementwise.floor_divide", "elementwise.keep", "elementwise.cast",
     "reduce.argmax", "reduce.argmin", "reduce.any", "reduce.all",
     "cross_entropy.check_target_shape",
-    "index.is_advanced", "index.resolve", "index.write", "index.write_last", "index.check_value",
+    "index.write", "index.write_last", "index.fitting",
 }  # fmt: skip
 # Ops that change nothing but the device or the precision, which float64 on the CPU cannot show.
 UNREACHED = {"ToDevice", "Cast"}

@@ -2,161 +2,213 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tensor.index_cases import (
+    for_numpy,
+    indices,
+    places_of,
+    spoiled,
+    summed_to,
+    written,
+)
 from tests.tensor.tensor_cases import (
     DTYPES,
     EPS,
     FLOATS,
+    LAYOUTS,
     few,
     gradient_of,
     laid_out,
     layouts,
     leaf,
+    many,
     normal,
     plain,
     seeds,
     shapes,
     some,
 )
-from tinybn.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
+from tinybn.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TinyBNError
 from tinybn.tensor import dtypes
-from tinybn.tensor.gradcheck import gradcheck
 from tinybn.tensor.ops import index as module
+from tinybn.tensor.ops._index import resolve
 from tinybn.tensor.ops._rows import add_rows, sum_runs
-from tinybn.tensor.ops.index import getitem, resolve, setitem, take_along_axis
+from tinybn.tensor.ops.index import getitem, setitem, take_along_axis
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def slices(size: int):
-    ends = st.one_of(st.none(), st.integers(-size - 1, size + 1))
-    steps = st.one_of(st.none(), st.sampled_from((1, 2, -1, -2)))
-    return st.builds(slice, ends, ends, steps)
-
-
-@st.composite
-def indices(draw, shape):
-    """Any index that NumPy takes: ints, slices, None, ..., masks and integer arrays, mixed."""
-    places = draw(st.sampled_from(((), (1,), (3,), (2, 3), (2, 1))))
-    parts: list = []
-    axis = 0
-    while axis < len(shape):
-        kinds = ["slice", "slice", "array", "mask"] + (["int"] if shape[axis] else [])
-        kind = draw(st.sampled_from(kinds))
-        if kind == "slice":
-            parts.append(draw(slices(shape[axis])))
-        elif kind == "int":
-            parts.append(draw(st.integers(-shape[axis], shape[axis] - 1)))
-        elif kind == "array" and shape[axis] and places:
-            within = st.integers(-shape[axis], shape[axis] - 1)
-            n = int(np.prod(places))
-            values = np.array(draw(st.lists(within, min_size=n, max_size=n))).reshape(places)
-            form = draw(st.sampled_from(("tensor", "list", "array", "int32")))
-            parts.append(
-                plain(values) if form == "tensor" else values.tolist() if form == "list"
-                else values.astype(np.int32) if form == "int32" else values
-            )  # fmt: skip
-        elif kind == "mask" and not any(hasattr(p, "dtype") or isinstance(p, list) for p in parts):
-            n = draw(st.integers(1, len(shape) - axis))
-            mask = normal(shape[axis : axis + n], draw(seeds), np.dtype(bool))
-            parts.append(plain(mask) if draw(st.booleans()) else mask)
-            axis += n - 1
-            places = ()  # its number of places fits no array but of one element
-        else:
-            parts.append(slice(None))
-        axis += 1
-        if draw(st.integers(0, 3)) == 0:
-            parts.append(None)
-    cut = draw(st.integers(0, len(parts)))
-    if draw(st.booleans()):
-        parts = parts[:cut]
-        # (NumPy lets an empty mask stand at an axis of another size, where ... may move it.)
-        masked = any(hasattr(p, "dtype") and p.dtype == dtypes.bool_ for p in parts)
-        if draw(st.booleans()) and not masked:
-            parts.insert(draw(st.integers(0, len(parts))), Ellipsis)
-    if any(isinstance(p, list) for p in parts) or len(parts) != 1 or draw(st.booleans()):
-        return tuple(parts)
-    return parts[0]
-
-
-def for_numpy(index):
-    """The same index without Tensors."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return tuple(p.data if hasattr(p, "requires_grad") else p for p in parts)
-
-
 @st.composite
 def cases(draw):
-    shape, seed, layout = draw(shapes(empty=True, most=60)), draw(seeds), draw(layouts)
-    x = normal(shape, seed)
-    return x, layout, draw(indices(shape))
+    shape = draw(shapes(min_dims=0, max_dims=4, empty=True, most=60))
+    return normal(shape, draw(seeds)), draw(layouts), draw(indices(shape))
 
 
-def fits(x, index):
-    """Whether NumPy takes the index too (an Ellipsis may move an array to a shorter axis)."""
-    try:
-        x[for_numpy(index)]
-    except IndexError:
-        return False
-    return True
+@st.composite
+def values(draw, shape):
+    """A value, in some layout, that broadcasts to ``shape``."""
+    kept = tuple(1 if draw(st.integers(0, 3)) == 0 else n for n in shape)
+    kept = kept[draw(st.integers(0, len(kept))) if draw(st.booleans()) else 0 :]
+    if len(kept) == len(shape) and draw(st.integers(0, 3)) == 0:
+        kept = (1, *kept)  # which NumPy takes off
+    return laid_out(normal(kept, draw(seeds)), draw(layouts))
 
 
-@given(case=cases())
-@some
-def test_reading(case):
+@given(case=cases(), seed=seeds)
+@many
+def test_reading(case, seed):
     x, layout, index = case
     y = laid_out(x, layout)
-    if not fits(y, index):
-        with pytest.raises((IndexOutOfRange, ShapeError)):
-            getitem(plain(y), index)
-        return
-    got, want = getitem(plain(y), index), np.asarray(y[for_numpy(index)])
+    t = leaf(x, layout)
+    got, want = t[index], np.asarray(y[for_numpy(index)])
     assert got.shape == want.shape and np.array_equal(got.data, want)
-    if x.size and not module.is_advanced(resolve(y, index)) and want.size:
-        assert np.shares_memory(got.data, y)
-    if x.size:
-        assert gradcheck(lambda t: getitem(t, index), leaf(x, layout))
-    else:
-        t = leaf(x)
-        getitem(t, index).backward(plain(np.ones(want.shape)))
-        assert t.grad.shape == x.shape
+    if want.size and not resolve(y, index).arrays:
+        assert np.shares_memory(got.data, t.data)
+    elif resolve(y, index).arrays:
+        assert not np.shares_memory(got.data, t.data)
+    upstream, dx = normal(want.shape, seed), np.zeros(x.shape)
+    got.backward(plain(upstream))
+    np.add.at(dx.reshape(-1), places_of(x.shape, index), upstream)
+    # At most as many additions as there are elements, in another order.
+    bound = want.size * EPS[dtypes.float64] * np.abs(upstream).sum()
+    assert t.grad.shape == x.shape and np.all(np.abs(t.grad.data - dx) <= bound)
+
+
+@given(case=cases(), data=st.data())
+@many
+def test_writing(case, data):
+    x, layout, index = case
+    y = laid_out(x, layout)
+    places = places_of(x.shape, index)
+    value = data.draw(values(places.shape))
+    want, stays = written(y, places, value)
+    before = y.copy()
+    t, v = leaf(x, layout), leaf(value)
+    got = setitem(t, index, v)
+    assert np.array_equal(got.data, want) and np.array_equal(y, before)
+    _check_gradients(got, t, v, places, stays, data.draw(seeds))
+
+    # In place, recorded and not, and by the way that CuPy takes.
+    t, v = leaf(y.copy()), leaf(value)
+    changed = t.clone()
+    changed[index] = v
+    assert np.array_equal(changed.data, want)
+    _check_gradients(changed, t, v, places, stays, data.draw(seeds))
+    changed = plain(y.copy())
+    changed[index] = plain(value)
+    assert np.array_equal(changed.data, want)
+    resolved = resolve(y, index)
+    if resolved.arrays:
+        again = y.copy()
+        module.write_last(again, resolved, value[(0,) * max(value.ndim - places.ndim, 0)])
+        assert np.array_equal(again, want)
+
+    number = plain(y.copy())
+    number[index] = 2
+    filled, _ = written(y, places, np.array(2.0))
+    assert np.array_equal(number.data, filled)
+    assert np.array_equal(setitem(plain(y), index, 2).data, filled)
 
 
 @given(case=cases(), data=st.data())
 @some
-def test_writing(case, data):
-    x, layout, index = case
-    y = laid_out(x, layout)
-    if not fits(y, index):
+def test_adding_in_place(case, data):
+    x, _, index = case
+    places = places_of(x.shape, index)
+    kept = tuple(1 if data.draw(st.booleans()) else n for n in places.shape)
+    value = normal(kept, data.draw(seeds))
+    want, stays = written(x, places, x.reshape(-1)[places] + value)
+    changed = plain(x.copy())
+    changed[index] += plain(value)
+    assert np.array_equal(changed.data, want)
+    t, v = leaf(x), leaf(value)
+    changed = t.clone()
+    changed[index] += v
+    assert np.array_equal(changed.data, want)
+    upstream = normal(x.shape, data.draw(seeds))
+    changed.backward(plain(upstream))
+    _check_value_gradient(v, upstream, places, stays)
+    assert np.array_equal(t.grad.data, upstream)  # a place gets what it held, plus the value
+
+
+def _check_gradients(result, t, v, places, stays, seed):
+    upstream = normal(t.shape, seed)
+    result.backward(plain(upstream))
+    dx = upstream.flatten()
+    dx[places.reshape(-1)] = 0
+    assert np.array_equal(t.grad.data, dx.reshape(t.shape))
+    _check_value_gradient(v, upstream, places, stays)
+
+
+def _check_value_gradient(v, upstream, places, stays):
+    terms = np.where(stays, upstream.reshape(-1)[places], 0.0)
+    dv = summed_to(terms, v.shape)
+    bound = terms.size * EPS[dtypes.float64] * np.abs(terms).sum()
+    assert v.grad.shape == v.shape and np.all(np.abs(v.grad.data - dv) <= bound)
+
+
+@given(data=st.data())
+@many
+def test_illegal_indices(data):
+    shape = data.draw(shapes(min_dims=0, empty=True, most=60))
+    index = data.draw(spoiled(shape))
+    x = normal(shape, 0)
+    try:
+        want = x[for_numpy(index)]
+    except (IndexError, ValueError, TypeError):
+        want = None
+    try:
+        got = getitem(plain(x), index)
+    except TinyBNError:
+        # Where nothing is picked NumPy looks at no bounds and takes a mask of no elements.
+        assert want is None or want.size == 0
+        y = plain(x.copy())
+        for write in (lambda: setitem(y, index, 1.0), lambda: operator.setitem(y, index, 1.0)):
+            with pytest.raises(TinyBNError):
+                write()
+        assert np.array_equal(y.data, x)
+    else:
+        assert want is not None and np.array_equal(got.data, want) and got.shape == want.shape
+
+
+A = np.array([0, 2])
+
+
+@pytest.mark.parametrize(
+    "index, shape",
+    [
+        ((slice(None), A, ..., 0), (2, 3)),  # dots of no axes stand between too
+        ((A, ..., 0, slice(None)), (2, 4)),
+        ((A, ..., 0), (2, 4)),
+        ((0, ..., A, slice(None)), (2, 4)),
+        ((slice(None), A, 0, ...), (3, 2)),
+        ((..., A, 0), (3, 2)),
+        ((slice(None), A, None, 0), (2, 3, 1)),
+        ((slice(None), plain(A), ..., plain(np.array(0))), (2, 3)),
+        ((slice(None), True, 0), (3, 1, 4)),
+        ((slice(None), True, ..., 0), (1, 3, 4)),
+        (True, (1, 3, 4, 4)),
+        (False, (0, 3, 4, 4)),
+        (np.array(True), (1, 3, 4, 4)),
+        ((A, plain(np.array(False)), slice(1)), None),
+        (((0, 1),), (2, 4, 4)),
+        ((0, range(3)), (3, 4)),
+    ],
+)
+def test_where_the_gathered_axes_go(index, shape):
+    x = normal((3, 4, 4), 0)
+    if shape is None:
+        with pytest.raises(ShapeError):
+            getitem(plain(x), index)
         return
-    shape = y[for_numpy(index)].shape
-    kept = tuple(1 if data.draw(st.booleans()) else n for n in shape)
-    value = normal(kept[data.draw(st.integers(0, len(kept))) :], data.draw(seeds))
-    want = y.copy()
-    want[for_numpy(index)] = value
-    before = y.copy()
-    got = setitem(plain(y), index, plain(value))
-    assert np.array_equal(got.data, want) and np.array_equal(y, before)
-    resolved = resolve(y, index)
-    if module.is_advanced(resolved):  # the way CuPy takes
-        again = y.copy()
-        module.write_last(again, resolved, value)
-        assert np.array_equal(again, want)
-    if x.size and value.size:
-        assert gradcheck(lambda t, v: setitem(t, index, v), [leaf(x, layout), leaf(value)])
-    assert np.array_equal(
-        setitem(plain(y), index, 2).data, np.where(want == want, _filled(y, index), 0)
-    )
-
-
-def _filled(y, index):
-    result = y.copy()
-    result[for_numpy(index)] = 2
-    return result
+    got = getitem(plain(x), index)
+    assert got.shape == shape and np.array_equal(got.data, x[for_numpy(index)])
 
 
 def test_tensor_operators_use_these():
@@ -230,25 +282,33 @@ def test_low_precision_repeats_add_up_in_float32():
 
 @st.composite
 def gathers(draw):
-    shape = draw(shapes(most=60))
+    shape = list(draw(shapes(empty=True, most=60)))
     axis = draw(st.integers(-len(shape), len(shape) - 1))
     other = [1 if draw(st.integers(0, 3)) == 0 else n for n in shape]
-    other[axis] = draw(st.integers(0, 4))
     size = shape[axis]
-    where = np.random.default_rng(draw(seeds)).integers(-size, size, other)
-    return shape, axis, where, draw(seeds), draw(layouts)
+    other[axis] = draw(st.integers(0, 4 if size else 0))
+    where = np.random.default_rng(draw(seeds)).integers(-size, max(size, 1), other)
+    for i in range(len(shape)):
+        if i != axis % len(shape) and draw(st.integers(0, 3)) == 0:
+            shape[i] = 1  # as the indices may be stretched, so may x
+    where = where.astype(draw(st.sampled_from((np.int32, np.int64))))
+    return tuple(shape), axis, laid_out(where, draw(st.sampled_from(LAYOUTS[:4]))), draw(layouts)
 
 
-@given(case=gathers())
+@given(case=gathers(), seed=seeds)
 @some
-def test_take_along_axis(case):
-    shape, axis, where, seed, layout = case
-    x = normal(shape, seed)
-    y = laid_out(x, layout)
-    got = take_along_axis(plain(y), plain(where.astype(np.int32)), axis)
-    want = np.take_along_axis(y, where, axis)
+def test_take_along_axis(case, seed):
+    shape, axis, where, layout = case
+    t = leaf(normal(shape, seed), layout)
+    got = take_along_axis(t, plain(where), axis)
+    want = np.take_along_axis(t.data, where, axis)
     assert got.shape == want.shape and np.array_equal(got.data, want)
-    assert gradcheck(lambda t: take_along_axis(t, plain(where), axis), leaf(x, layout))
+    places = np.arange(t.size).reshape(shape)
+    upstream, dx = normal(want.shape, seed), np.zeros(t.size)
+    got.backward(plain(upstream))
+    np.add.at(dx, np.take_along_axis(places, where, axis), upstream)
+    bound = want.size * EPS[dtypes.float64] * np.abs(upstream).sum()
+    assert np.all(np.abs(t.grad.data - dx.reshape(shape)) <= bound)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
@@ -295,7 +355,12 @@ X = plain(np.zeros((2, 3)))
         (1.0, DTypeError, "float"),
         ("a", DTypeError, "str"),
         (([0.5],), DTypeError, "float64"),
-        (True, DTypeError, "bool"),
+        (np.array([2**64 - 1], np.uint64), IndexOutOfRange, "index 18446744073709551615 is out"),
+        (slice(None, None, 0), ArgumentError, "step other than 0"),
+        (slice(0.5, None), DTypeError, r"slice\(0.5, None, None\)"),
+        (([0, 1], False), ShapeError, r"\(2,\).*\(0,\)"),
+        (([5], []), IndexOutOfRange, "index 5"),  # which NumPy lets pass, as nothing is picked
+        (np.zeros((0, 3), bool), ShapeError, r"mask of shape \(0, 3\)"),  # and this too
         ((plain(np.ones(2, np.float32)),), DTypeError, "float32"),
         (([[0], [0, 1]],), DTypeError, "rectangular"),
         ((np.ones(3, bool),), ShapeError, r"mask of shape \(3,\).*\(2,\)"),

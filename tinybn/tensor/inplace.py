@@ -20,6 +20,7 @@ from ..kernels.gpu import is_cupy
 from .dtypes import bool_, is_float
 from .grad_mode import is_grad_enabled
 from .ops import elementwise, index
+from .ops._index import resolve
 from .ops._operands import (
     as_tensor,
     check_devices,
@@ -125,8 +126,8 @@ def setitem(target: Tensor, where: Any, value: Any) -> None:
     else:
         check_fits("item assignment", value, target.dtype)
     _check("item assignment", target, _dtype(value, target))
-    resolved = index.resolve(target.data, where)
-    index.check_value(target.data, resolved, value)
+    resolved = resolve(target.data, where)
+    value = index.fitting(target.data, resolved, value)
     if _recorded(target, value):
         _replace(target, lambda x: apply(index.SetItem, x, value, index=resolved))
         return

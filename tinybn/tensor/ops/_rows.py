@@ -8,60 +8,53 @@ from typing import Any
 import numpy as np
 
 from ...kernels.arrays import Array, namespace
+from ._index import Index
 from ._sums import adder
-
-Index = tuple[Any, ...]  # ints, slices, None and integer arrays, one for every axis
 
 
 class Rows:
-    """An advanced index seen as rows: the gathered places as a list of row numbers.
+    """The gathered places of an index as a list of row numbers of a table.
 
-    Put the axes that are indexed by an array or an int first, and see the array
-    as a table with a row for each place in them. Then ``array[index]`` picks
-    rows, and adding up a gradient is adding up rows.
+    Put the axes that are indexed by arrays first, and see the array as a table
+    with a row for each place in them. Then ``array[index]`` picks rows, and adding
+    up a gradient is adding up rows.
 
     Attributes:
-        numbers: the row that each gathered place comes from, in the result's order.
+        places: for each of these axes the gathered places, one after the other.
+        numbers: the row that each gathered place comes from, in the same order.
         height: how many rows there are.
-        axes: the axes that are indexed by an array or an int.
-        outer: the index that applies the slices and keeps those axes whole.
     """
 
     def __init__(self, shape: tuple[int, ...], index: Index, xp: Any) -> None:
-        by_axis = [entry for entry in index if entry is not None]
-        self.axes = tuple(i for i, e in enumerate(by_axis) if not isinstance(e, slice))
-        self.outer = tuple(e if isinstance(e, slice) else slice(None) for e in by_axis)
-        sizes = [shape[i] for i in self.axes]
-        places = xp.broadcast_arrays(*(xp.asarray(by_axis[i], np.int64) for i in self.axes))
+        self.index = index
+        sizes = index.view_shape(shape)[index.first : index.first + len(index.axes)]
+        places = xp.broadcast_arrays(*index.arrays)
         self.places_shape = places[0].shape
+        self.places = [place.reshape(-1) for place in places]
         self.height = math.prod(sizes)
-        numbers = xp.zeros(self.places_shape, np.int64)
-        for place, size in zip(places, sizes, strict=True):
-            numbers = numbers * size + xp.where(place < 0, place + size, place)
-        self.numbers = numbers.reshape(-1)
-        # NumPy puts the gathered axes where the first of them was, or in front
-        # if a slice or None stands between two of them.
-        at = [i for i, e in enumerate(index) if not (e is None or isinstance(e, slice))]
-        together = at == list(range(at[0], at[-1] + 1))
-        self.position = at[0] if together else 0
+        self.numbers = xp.zeros(math.prod(self.places_shape), np.int64)
+        for place, size in zip(self.places, sizes, strict=True):
+            self.numbers = self.numbers * size + xp.where(place < 0, place + size, place)
 
     def table(self, array: Array) -> Array:
-        """A view of ``array`` with the indexed axes first and the slices applied."""
-        return namespace(array).moveaxis(array[self.outer], self.axes, tuple(range(len(self.axes))))
+        """The view of ``array`` that is gathered from, with the indexed axes first."""
+        n, first = len(self.index.axes), self.index.first
+        source = tuple(range(first, first + n))
+        return namespace(array).moveaxis(self.index.view(array), source, tuple(range(n)))
 
     def of_result(self, gathered: Array) -> Array:
         """``array[index]`` as [gathered places, the rest]."""
         n = len(self.places_shape)
-        source = tuple(range(self.position, self.position + n))
+        source = tuple(range(self.index.first, self.index.first + n))
         front = namespace(gathered).moveaxis(gathered, source, tuple(range(n)))
         return front.reshape(self.numbers.size, math.prod(front.shape[n:]))
 
     def to_result(self, rows: Array, shape: tuple[int, ...]) -> Array:
         """The inverse of :meth:`of_result`; ``shape`` is that of ``array[index]``."""
         n = len(self.places_shape)
-        rest = shape[: self.position] + shape[self.position + n :]
+        rest = shape[: self.index.first] + shape[self.index.first + n :]
         front = rows.reshape(*self.places_shape, *rest)
-        destination = tuple(range(self.position, self.position + n))
+        destination = tuple(range(self.index.first, self.index.first + n))
         return namespace(rows).moveaxis(front, tuple(range(n)), destination)
 
 
