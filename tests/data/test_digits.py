@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tinybn as tb
 import tinybn.data
 from tinybn.data import Dataset, digits
 from tinybn.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
@@ -87,12 +88,57 @@ def test_indexing(splits):
     assert repr(part) == "Dataset(digits train: 10 images of 28x28, 10 classes)"
 
 
-def test_index_errors(splits):
-    for index in (4000, -4001, [4000]):
-        with pytest.raises(IndexOutOfRange):
-            splits[0][index]
-    with pytest.raises(TypeError):
-        splits[0]["a"]
+@pytest.mark.parametrize(
+    ("index", "rows"),
+    [
+        ([], []),
+        (np.array([], int), []),
+        ((3, -1), [3, 3999]),
+        (range(2), [0, 1]),
+        (np.array([7], np.uint8), [7]),
+        (tb.Tensor([3, 3]), [3, 3]),
+        (slice(5, None, -2), [5, 3, 1]),
+        (np.arange(4000) == 9, [9]),
+        (np.zeros(4000, bool), []),
+    ],
+)
+def test_indices_are_those_of_a_tensor(splits, index, rows):
+    train, _ = splits
+    part = train[index]
+    assert part.labels.tolist() == [train.labels[row] for row in rows]
+    assert part.images.shape == (len(rows), 28, 28)
+    assert all(np.array_equal(part.images[i], train.images[row]) for i, row in enumerate(rows))
+
+
+def test_an_array_of_no_dimensions_is_one_index(splits):
+    train, _ = splits
+    for one in (np.int32(-2), np.array(-2), tb.Tensor(-2)):
+        image, label = train[one]
+        assert label == train.labels[-2] and isinstance(label, int)
+        assert np.array_equal(image, train.images[-2])
+    assert all(isinstance(label, int) for _, label in train[:3])
+
+
+@pytest.mark.parametrize(
+    ("index", "error"),
+    [
+        (4000, IndexOutOfRange),
+        (-4001, IndexOutOfRange),
+        ([4000], IndexOutOfRange),
+        (slice(None, None, 0), ArgumentError),
+        (slice(0.5), DTypeError),
+        ("a", DTypeError),
+        ([0.5], DTypeError),
+        (np.zeros(0), DTypeError),
+        (True, ShapeError),
+        (None, ShapeError),
+        ([[0, 1]], ShapeError),
+        (np.ones(3, bool), ShapeError),
+    ],
+)
+def test_index_errors(splits, index, error):
+    with pytest.raises(error):
+        splits[0][index]
 
 
 def test_dataset_is_frozen(splits):

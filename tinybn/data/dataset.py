@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import overload
@@ -11,6 +10,7 @@ from typing import overload
 import numpy as np
 
 from ..errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
+from ..tensor.ops._index import resolve
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,20 +75,24 @@ class Dataset:
     ) -> tuple[np.ndarray, int] | Dataset:
         """Return one ``(image, label)`` for an integer, else the Dataset of those rows.
 
+        Args:
+            index: as one axis of a Tensor is indexed, by an array of one dimension at most.
+
         Raises:
             IndexOutOfRange: (an IndexError) for an index outside ``[-N, N)``.
+            DTypeError, ShapeError, ArgumentError: for what is no index of the images.
         """
         try:
-            if isinstance(index, (slice, list, np.ndarray)):
-                rows = np.asarray(index) if isinstance(index, list) else index
-                return replace(self, images=self.images[rows], labels=self.labels[rows])
-            row = operator.index(index)
-            return self.images[row], int(self.labels[row])
-        except IndexError as error:
+            rows = resolve(self.labels, (index,))
+        except IndexOutOfRange as error:
             raise IndexOutOfRange(f"index of {self!r}: {error}") from error
+        images, labels = rows.get(self.images), rows.get(self.labels)
+        if labels.ndim == 0:
+            return images, int(labels)
+        return replace(self, images=images, labels=labels)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, int]]:
-        return (self[row] for row in range(len(self)))
+        return zip(self.images, self.labels.tolist(), strict=True)
 
     def __repr__(self) -> str:
         height, width = self.images.shape[1:]
