@@ -161,6 +161,27 @@ def test_a_recorded_step_marks_the_loss_of_a_target_that_is_no_class():
         assert hot.tolist() == [[0, 1, 0, 0], [0, 0, 0, 0]]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(5, 4), (3, 4, 2, 5), (4,)])
+def test_nll_loss_in_a_captured_step(shape):
+    rng = np.random.default_rng(0)
+    weight = tb.Tensor(rng.random(4).astype(np.float32), device="cuda")
+
+    def step(z, target):
+        z = z.detach().requires_grad_()
+        loss = F.nll_loss(z, target, weight)
+        loss.backward()
+        return loss.detach(), z.grad
+
+    run = tb.graph.capture(step)
+    for _ in range(5):
+        z = tb.Tensor(rng.standard_normal(shape).astype(np.float32), device="cuda")
+        target = rng.integers(0, 4, shape[:1] + shape[2:] if len(shape) > 1 else ())
+        target = tb.Tensor(target, device="cuda")
+        for got, want in zip(run(z, target), step(z, target), strict=True):
+            assert np.array_equal(got.numpy(), want.numpy())
+
+
 def test_one_hot():
     hot = F.one_hot(tb.Tensor([[0, 2]]), 3)
     np.testing.assert_array_equal(hot.numpy(), [[[1, 0, 0], [0, 0, 1]]])

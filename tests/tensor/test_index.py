@@ -22,7 +22,6 @@ from tests.tensor.tensor_cases import (
     EPS,
     FLOATS,
     LAYOUTS,
-    few,
     gradient_of,
     laid_out,
     layouts,
@@ -38,7 +37,6 @@ from tinybn.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
 from tinybn.tensor import dtypes
 from tinybn.tensor.ops import index as module
 from tinybn.tensor.ops._index import resolve
-from tinybn.tensor.ops._rows import add_rows, sum_runs
 from tinybn.tensor.ops.index import getitem, setitem, take_along_axis
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -211,6 +209,36 @@ def test_where_the_gathered_axes_go(index, shape):
     assert got.shape == shape and np.array_equal(got.data, x[for_numpy(index)])
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@given(case=cases(), data=st.data())
+@some
+def test_the_same_on_a_gpu(dtype, case, data):
+    x, layout, index = case
+    values64 = [x, data.draw(values(places_of(x.shape, index).shape)), normal(x.shape, 0)]
+    results = []
+    for device in ("cpu", "cuda"):
+        x, value, upstream = (v.astype(dtype) for v in values64)
+        parts = index if isinstance(index, tuple) else (index,)
+        there = tuple(p.to(device) if hasattr(p, "requires_grad") else p for p in parts)
+        t = leaf(x, layout).detach().to(device)
+        v = plain(value).to(device)
+        t.requires_grad = v.requires_grad = True
+        read = t[there]
+        read.backward(plain(np.ones(read.shape, dtype)).to(device))
+        read_grad, t.grad = t.grad, None
+        changed = t.clone()
+        changed[there] = v
+        changed.backward(plain(upstream).to(device))
+        plainly = t.detach().clone()
+        plainly[there] = v.detach()
+        results.append([read, read_grad, changed, t.grad, plainly])
+        # Summed up to v's shape in another order there.
+        results[-1].append(v.grad if v.shape == read.shape else v)
+    for on_cpu, on_gpu in zip(*results, strict=True):
+        assert np.array_equal(on_cpu.detach().numpy(), on_gpu.detach().numpy())
+
+
 def test_tensor_operators_use_these():
     x = plain(np.arange(6.0).reshape(2, 3))
     assert x[1, [0, 2]].tolist() == [3, 5]
@@ -245,32 +273,6 @@ def test_an_index_may_be_written_before_backward():
         y.backward(plain(np.ones(y.shape)))
         assert x.grad.tolist() == [[1], [0], [0]]
         where.fill_(0)
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
-@given(
-    n=st.sampled_from((0, 1, 2, 3, 7, 8, 9, 100)), height=st.sampled_from((1, 2, 5, 200)),
-    width=st.sampled_from((0, 1, 3)), seed=seeds,
-)  # fmt: skip
-@few
-def test_rows_are_added_up_in_both_ways(dtype, n, height, width, seed):
-    numbers = np.random.default_rng(seed).integers(0, height, n)
-    rows = normal((n, width), seed, dtype)
-    want, total = np.zeros((height, width)), np.zeros((height, width))
-    np.add.at(want, numbers, rows.astype(np.float64))
-    np.add.at(total, numbers, np.abs(rows.astype(np.float64)))
-    got = add_rows(numbers, rows, height)
-    assert got.dtype == dtype
-    # At most n additions in the accumulation dtype, then one rounding.
-    bound = max(n, 1) * EPS[dtype if dtype == np.float64 else np.dtype("float32")] * total
-    assert np.all(np.abs(got.astype(np.float64) - want) <= bound + EPS[dtype] * np.abs(want))
-    if n:
-        wide = rows.astype(np.float64)
-        unique, sums = sum_runs(numbers, wide)  # the way CuPy takes
-        assert np.array_equal(unique, np.unique(numbers))
-        assert np.all(np.abs(sums - want[unique]) <= n * EPS[np.dtype("float64")] * total[unique])
-        assert np.array_equal(sums, sum_runs(numbers, wide)[1])  # the same bits each time
-        assert np.array_equal(wide, rows.astype(np.float64))  # not written
 
 
 def test_low_precision_repeats_add_up_in_float32():

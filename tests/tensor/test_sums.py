@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tinybn as tb
-from tests.tensor.tensor_cases import EPS, as64, plain
+from tests.tensor.tensor_cases import EPS, FLOATS, as64, few, normal, plain, seeds
 from tinybn.tensor.ops import softmax
-from tinybn.tensor.ops._rows import add_rows
+from tinybn.tensor.ops._rows import add_rows, sum_runs
 
 LOW = [tb.float16, tb.bfloat16, tb.float32]
 N = 200_000  # float32 added one after the other loses about N eps / 2 = 1 per cent here
@@ -87,3 +89,29 @@ def test_softmax_along_a_long_leading_axis():
 def test_many_rows_of_one_number():
     numbers = np.zeros(N, np.int64)
     check(add_rows(numbers, long(tb.float32), 1)[0], float(np.float32(0.1)) * N, tb.float32)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@given(
+    n=st.sampled_from((0, 1, 2, 3, 7, 8, 9, 100)), height=st.sampled_from((1, 2, 5, 200)),
+    width=st.sampled_from((0, 1, 3)), seed=seeds,
+)  # fmt: skip
+@few
+def test_rows_are_added_up_in_both_ways(dtype, n, height, width, seed):
+    numbers = np.random.default_rng(seed).integers(0, height, n)
+    rows = normal((n, width), seed, dtype)
+    want, total = np.zeros((height, width)), np.zeros((height, width))
+    np.add.at(want, numbers, rows.astype(np.float64))
+    np.add.at(total, numbers, np.abs(rows.astype(np.float64)))
+    got = add_rows(numbers, rows, height)
+    assert got.dtype == dtype
+    # At most n additions in the accumulation dtype, then one rounding.
+    bound = max(n, 1) * EPS[dtype if dtype == np.float64 else np.dtype("float32")] * total
+    assert np.all(np.abs(got.astype(np.float64) - want) <= bound + EPS[dtype] * np.abs(want))
+    if n:
+        wide = rows.astype(np.float64)
+        unique, sums = sum_runs(numbers, wide)  # the way CuPy takes
+        assert np.array_equal(unique, np.unique(numbers))
+        assert np.all(np.abs(sums - want[unique]) <= n * EPS[np.dtype("float64")] * total[unique])
+        assert np.array_equal(sums, sum_runs(numbers, wide)[1])  # the same bits each time
+        assert np.array_equal(wide, rows.astype(np.float64))  # not written

@@ -235,7 +235,10 @@ def nll_loss(
     # Low-precision inputs are weighed and added up in float32, and rounded once.
     wide = accumulation_dtype(input.dtype)
     ones = kept.astype(wide)
-    weights = ones if weight is None else where(kept, weight.detach().astype(wide)[picked], ones)
+    weights = ones
+    if weight is not None:
+        own = weight.detach().astype(wide)[picked.reshape(-1)].reshape(picked.shape)
+        weights = where(kept, own, ones)
     losses = where(kept, -taken.astype(wide) * weights, ones)
     if valid is not None:
         losses = where(valid, losses, math.nan)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import ArgumentError, DeviceError, DTypeError, IndexOutOfRange, ShapeError
+from ...kernels import recording
 from ...kernels.arrays import Array, namespace
 from ...kernels.gpu import is_cupy
 from ..device import device_of
@@ -75,8 +76,9 @@ def resolve(array: Array, index: Any) -> Index:
 
     ``...`` becomes slices, a boolean mask the integer arrays of its true places,
     a Tensor its array, a list an array. A mask of no axes (``True``, ``False``)
-    gathers once or never from a new axis. On a GPU the bounds of an index array
-    are fetched to be checked, which waits for the GPU.
+    gathers once or never from a new axis. The bounds of an index array on a GPU
+    are fetched to be checked, which waits for the GPU; a captured step, which
+    could not, takes them as they are.
 
     Raises:
         IndexOutOfRange: for too many indices, or one outside its axis.
@@ -158,7 +160,7 @@ def _entry(array: Array, part: Any) -> Any:
         )
     if part.ndim == 0:
         return bool(part) if part.dtype.kind == "b" else int(part)
-    return namespace(array).asarray(part)
+    return part
 
 
 def _slice(part: slice) -> slice:
@@ -188,15 +190,16 @@ def _axes_used(entry: Any) -> int:
 
 
 def _index_arrays(array: Array, entry: Any, axis: int) -> list[Array]:
-    """An array or mask as int64 arrays for single axes, each within its axis."""
+    """An array or mask as int64 arrays for single axes, each within its axis, beside ``array``."""
+    xp = namespace(array)
     if isinstance(entry, bool):
-        return [namespace(array).zeros(int(entry), np.int64)]
+        return [xp.zeros(int(entry), np.int64)]
     if entry.dtype.kind == "b":
         wanted = array.shape[axis : axis + entry.ndim]
         if entry.shape != wanted:
             raise ShapeError(f"a mask of shape {entry.shape} indexes axes of shape {wanted}")
-        return list(entry.nonzero())
-    return [within_axis(entry, axis, array.shape[axis])]
+        return [xp.asarray(places) for places in entry.nonzero()]
+    return [xp.asarray(within_axis(entry, axis, array.shape[axis]))]
 
 
 def within_axis(numbers: Array, axis: int, size: int) -> Array:
@@ -205,9 +208,10 @@ def within_axis(numbers: Array, axis: int, size: int) -> Array:
     (The order decides which of the values for equal places NumPy writes last.)
 
     Raises:
-        IndexOutOfRange: for a number outside the axis, which is of ``size``.
+        IndexOutOfRange: for a number outside the axis, which is of ``size``. A captured step
+            looks at none on a GPU: CuPy counts such a number on from the axis's other end.
     """
-    if numbers.size:
+    if numbers.size and not (is_cupy(numbers) and recording.capturing()):
         _check_bounds(int(numbers.min()), int(numbers.max()), axis, size)
     return numbers.astype(np.int64, order="C")
 

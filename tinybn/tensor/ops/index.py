@@ -43,17 +43,24 @@ class Slice(Op):
 
 
 class Gather(Op):
-    """y = x[index] with index arrays: a copy. dx is the sum of dy over equal places."""
+    """y = x[index] with index arrays: a copy. dx is the sum of dy over equal places.
+
+    ``distinct`` says that no places are equal: then nothing need be sorted or added.
+    """
 
     @staticmethod
-    def forward(ctx: Node, x: Array, *, index: Index) -> Array:
-        ctx.save(x.shape, index)
+    def forward(ctx: Node, x: Array, *, index: Index, distinct: bool = False) -> Array:
+        ctx.save(x.shape, index, distinct)
         return index.get(x)
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:
-        shape, index = ctx.saved
+        shape, index, distinct = ctx.saved
         xp = namespace(grad)
+        if distinct:
+            dx = xp.zeros(shape, grad.dtype)
+            index.put(dx, grad)
+            return (dx,)
         rows = Rows(shape, index, xp)
         sums = add_rows(rows.numbers, rows.of_result(grad), rows.height)
         dx = xp.zeros(shape, grad.dtype)
@@ -206,7 +213,7 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     Raises:
         ShapeError: if the shapes do not fit.
         DTypeError: if the indices are not integers.
-        IndexOutOfRange: for an index or axis out of range.
+        IndexOutOfRange: for an index or axis out of range. A captured step does not look.
         DeviceError: if they are on different devices.
     """
     x, indices = as_tensor(x, "take_along_axis"), as_tensor(indices, "take_along_axis")
@@ -219,7 +226,7 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
             f"indices of {indices.ndim} dimensions for a tensor of {x.ndim}: wanted as many"
         )
     others = [shape[:axis] + shape[axis + 1 :] for shape in (x.shape, indices.shape)]
-    broadcast_shape(f"take_along_axis over the axes beside {axis}", *others)
+    wanted = broadcast_shape(f"take_along_axis over the axes beside {axis}", *others)
     along = within_axis(indices.data, axis, x.shape[axis])
     # The other axes are indexed by their own positions: [0, 1, 2 …], set along that axis.
     arrays: list[Array] = []
@@ -228,4 +235,5 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
         arrays.append(positions.reshape((size,) + (1,) * (x.ndim - i - 1)))
     arrays[axis] = along
     index = Index((slice(None),) * x.ndim, tuple(range(x.ndim)), tuple(arrays))
-    return apply(Gather, x, index=index)
+    distinct = along.shape[axis] == 1 and others[0] == wanted
+    return apply(Gather, x, index=index, distinct=distinct)
