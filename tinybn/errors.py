@@ -21,6 +21,13 @@ class ArgumentError(TinyBNError, ValueError):
     """An argument outside the values that the function takes."""
 
 
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument of a type that the function does not take, such as text for a number.
+
+    Python users expect a TypeError; who catches ArgumentError for bad arguments gets it too.
+    """
+
+
 class DTypeError(TinyBNError, TypeError):
     """A data type that the operation does not take."""
 

@@ -7,7 +7,7 @@ import pytest
 
 import tinybn as tb
 from tinybn import nn
-from tinybn.errors import ArgumentError, DTypeError, ShapeError
+from tinybn.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
 from tinybn.kernels.recording import Recording, under
 from tinybn.testing import check_gradients
 
@@ -186,8 +186,58 @@ def test_one_hot():
     hot = F.one_hot(tb.Tensor([[0, 2]]), 3)
     np.testing.assert_array_equal(hot.numpy(), [[[1, 0, 0], [0, 0, 1]]])
     assert hot.dtype == tb.int64 and F.one_hot(tb.Tensor([0, 4])).shape == (2, 5)
-    with pytest.raises(IndexError):
-        F.one_hot(tb.Tensor([3]), 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "words"),
+    [
+        ([3], 3, "num_classes is 3 and target holds classes 3 to 3"),
+        ([0, 7, 2], 5, "num_classes is 5 and target holds classes 0 to 7"),
+        ([0], 0, "num_classes is 0 and target holds classes 0 to 0"),
+        ([[4, 1], [0, 2]], 0, "num_classes is 0 and target holds classes 0 to 4"),
+        ([-1, 1], 3, "num_classes is 3 and target holds classes -1 to 1"),
+        ([-1], 0, "num_classes is 0 and target holds classes -1 to -1"),
+        ([-1, 1], -1, "num_classes is -1 and target holds classes -1 to 1"),
+        ([-3], -1, "num_classes is -1 and target holds classes -3 to -3"),
+    ],
+)
+def test_one_hot_of_a_class_that_is_not_there(labels, classes, words):
+    for dtype in (tb.int32, tb.int64):
+        with pytest.raises(IndexOutOfRange, match=words):
+            F.one_hot(tb.Tensor(labels, dtype=dtype), classes)
+
+
+def test_one_hot_of_no_labels():
+    for shape in ((0,), (2, 0)):
+        target = tb.zeros(shape, dtype=tb.int64)
+        for classes in (0, 3):
+            hot = F.one_hot(target, classes)
+            assert hot.shape == (*shape, classes) and hot.dtype == tb.int64
+        with pytest.raises(ArgumentError, match="target is empty"):
+            F.one_hot(target, -1)
+
+
+@pytest.mark.parametrize("classes", [-2, -10, True, False, 2.5, 3.0, "3", None, [3]])
+def test_one_hot_with_no_number_of_classes(classes):
+    for labels in ([0, 1], []):
+        target = tb.Tensor(np.array(labels, np.int64))
+        with pytest.raises(ArgumentError, match="num_classes is .*; wanted"):
+            F.one_hot(target, classes)
+
+
+def test_one_hot_with_a_number_of_numpys():
+    for classes in (np.int64(3), np.uint8(3), np.array(3)):
+        assert F.one_hot(tb.Tensor([2]), classes).tolist() == [[0, 0, 1]]
+
+
+def test_one_hot_in_a_recorded_step_looks_at_no_label():
+    recorded = Recording(capturing=False)
+    recorded.capturing = True  # as on a GPU, where nothing may be read
+    with under(recorded):
+        assert F.one_hot(tb.Tensor([5, 1]), 3).tolist() == [[0, 0, 0], [0, 1, 0]]
+        assert F.one_hot(tb.Tensor([5, 1]), 0).shape == (2, 0)
+        with pytest.raises(ArgumentError, match="num_classes is -2"):
+            F.one_hot(tb.Tensor([5, 1]), -2)
 
 
 @pytest.mark.parametrize(

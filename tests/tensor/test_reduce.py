@@ -248,7 +248,7 @@ def test_wrong_axes(name):
     for axis in (2, -3):
         with pytest.raises(IndexOutOfRange, match=f"axis {axis} .* 2 dimensions"):
             fn(x, axis)
-    with pytest.raises(ArgumentError, match="not an integer"):
+    with pytest.raises(ArgumentError, match="axis is .*; wanted an integer"):
         fn(x, 1.0)
     if name in NUMPY:
         with pytest.raises(ArgumentError, match="twice"):

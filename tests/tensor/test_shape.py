@@ -254,7 +254,7 @@ ZEROS = plain(np.zeros((2, 3)))
         (lambda: shape.reshape(ZEROS, -2, -3), ShapeError, "cannot take shape"),
         (lambda: shape.reshape(ZEROS, 4, -1), ShapeError, "cannot take shape"),
         (lambda: shape.reshape(plain(np.zeros((0, 3))), 0, -1), ShapeError, "cannot take shape"),
-        (lambda: shape.reshape(ZEROS, 2.0, 3), ArgumentError, "integers"),
+        (lambda: shape.reshape(ZEROS, 2.0, 3), ArgumentError, "integer"),
         (lambda: shape.flatten(ZEROS, 1, 0), ArgumentError, "start"),
         (lambda: shape.flatten(ZEROS, 2), IndexOutOfRange, "axis 2"),
         (lambda: shape.squeeze(ZEROS, 0), ShapeError, "must be 1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..arguments import integer
 from ..errors import ArgumentError, ShapeError
 
 Pair = tuple[int, int]
@@ -75,17 +76,17 @@ def pair(value: Any, name: str, least: int) -> Pair:
     Raises:
         ArgumentError: unless these are integers, or one, of at least ``least``.
     """
-    both = (value, value) if isinstance(value, int) else value
+    both = value if isinstance(value, (tuple, list)) else (value, value)
+    if type(both) is tuple and tuple(map(type, both)) == (int, int) and min(both) >= least:
+        return both
     try:
-        down, across = both
-        good = isinstance(down, int) and isinstance(across, int) and min(down, across) >= least
-    except (TypeError, ValueError):
-        good = False
-    if not good or isinstance(value, bool):
-        raise ArgumentError(
+        down, across = (integer(name, n, least) for n in both)
+    except ValueError as error:
+        kind = type(error) if isinstance(error, ArgumentError) else ArgumentError
+        raise kind(
             f"{name} is {value!r}; wanted an integer of at least {least}, or a pair of them"
-        )
-    return int(down), int(across)
+        ) from None
+    return down, across
 
 
 def windows(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from ..arguments import integer
 from ..errors import ArgumentError, DeviceError, DTypeError, IndexOutOfRange, ShapeError
 from ..kernels import recording
 from ..kernels.arrays import accumulation_dtype, namespace
@@ -19,6 +20,7 @@ from ..tensor.ops import activation as _activation
 from ..tensor.ops import matmul as _matmul
 from ..tensor.ops import softmax as _softmax
 from ..tensor.ops import unary as _unary
+from ..tensor.ops._operands import check_tensors
 from ..tensor.ops.batch_norm import batch_norm
 from ..tensor.ops.conv import conv2d
 from ..tensor.ops.cross_entropy import REDUCTIONS, check_target_shape
@@ -128,18 +130,25 @@ def one_hot(target: Tensor, num_classes: int = -1) -> Tensor:
     Raises:
         DTypeError: for other dtypes.
         IndexOutOfRange: for a number outside 0 to C − 1. In a captured step it gives zeros.
-        ArgumentError: for C = −1 and no class numbers.
+        ArgumentError: for a C below −1 or no integer, or C = −1 and no class numbers.
     """
+    check_tensors(target=target)
     if target.dtype not in (int32, int64):
         raise DTypeError(f"target has dtype {target.dtype.name}; wanted int32 or int64")
-    if num_classes == -1:
+    classes = integer("num_classes", num_classes, -1)
+    if classes == -1:
         if target.size == 0:
             raise ArgumentError("num_classes is -1 and target is empty; wanted the number")
-        num_classes = int(target.data.max()) + 1
+        classes = max(int(target.data.max()) + 1, 0)
     if not recording.capturing():  # to look at them would be a host read
-        _check_classes(target, max(num_classes, 1))
+        outside = (target.data < 0) | (target.data >= classes)
+        if bool(outside.any()):
+            raise IndexOutOfRange(
+                f"num_classes is {num_classes} and target holds classes {int(target.data.min())} "
+                f"to {int(target.data.max())}; wanted them from 0 to num_classes - 1"
+            )
     xp = namespace(target.data)
-    hot = target.data[..., None] == xp.arange(num_classes)
+    hot = target.data[..., None] == xp.arange(classes)
     return Tensor.wrap(hot.astype(int64))
 
 

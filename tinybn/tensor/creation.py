@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from ..arguments import integer, number
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..kernels.arrays import Array
 from .device import CPU, Device, array_module, as_device, use
@@ -108,7 +107,8 @@ def arange(
             that do not fit into the dtype.
     """
     start, end = (0, start) if end is None else (start, end)
-    _check_finite("arange", start=start, end=end, step=step)
+    for argument, value in ("start", start), ("end", end), ("step", step):
+        number(f"{argument} of arange", value)
     if step == 0:
         raise ArgumentError("arange needs a step other than 0")
     whole = all(isinstance(x, (int, np.integer)) for x in (start, end, step))
@@ -131,9 +131,8 @@ def linspace(
         ArgumentError: for a number of steps that is negative or no integer, or ends that
             are no finite numbers.
     """
-    _check_finite("linspace", start=start, end=end)
-    if (steps := _integer("linspace", "steps", steps)) < 0:
-        raise ArgumentError(f"linspace needs steps of 0 or more, not {steps}")
+    start, end = number("start of linspace", start), number("end of linspace", end)
+    steps = integer("steps of linspace", steps, 0)
     return _from_host(np.linspace(start, end, steps), _or(float32, dtype), device, requires_grad)
 
 
@@ -169,7 +168,7 @@ def randint(
             dtype does not hold.
     """
     low, high = (0, low) if high is None else (low, high)
-    low, high = _integer("randint", "low", low), _integer("randint", "high", high)
+    low, high = integer("low of randint", low), integer("high of randint", high)
     dtype = _or(int64, dtype)
     if low >= high:
         raise ArgumentError(f"randint needs low < high, but they are {low} and {high}")
@@ -191,9 +190,7 @@ def randperm(
     Raises:
         ArgumentError: for an n that is negative or no integer.
     """
-    if (n := _integer("randperm", "n", n)) < 0:
-        raise ArgumentError(f"randperm needs n of 0 or more, not {n}")
-    order = _host_generator(device, generator).permutation(n)
+    order = _host_generator(device, generator).permutation(integer("n of randperm", n, 0))
     return _from_host(order, _or(int64, dtype), device, False)
 
 
@@ -240,23 +237,6 @@ def _like(x: Any, dtype: Any, device: Where) -> tuple[tuple[int, ...], dict[str,
     return x.shape, options
 
 
-def _integer(name: str, argument: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{name} needs an integer {argument}, not {value!r}") from None
-
-
-def _check_finite(name: str, **arguments: Any) -> None:
-    for argument, value in arguments.items():
-        try:
-            finite = math.isfinite(value)
-        except (TypeError, ValueError, OverflowError):
-            finite = False
-        if not finite:
-            raise ArgumentError(f"{name} needs a finite number as {argument}, not {value!r}")
-
-
 def _range(dtype: np.dtype) -> tuple[int, int]:
     """The least and largest whole number of a dtype, as far as int64 goes."""
     if dtype == bool_:
@@ -270,12 +250,9 @@ def _range(dtype: np.dtype) -> tuple[int, int]:
 def _shape(given: tuple[Any, ...]) -> tuple[int, ...]:
     sizes = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
     try:
-        shape = tuple(operator.index(n) for n in sizes)
-    except TypeError:
-        shape = (-1,)
-    if any(n < 0 for n in shape):
-        raise ShapeError(f"a shape is made of integers of 0 or more, not {tuple(sizes)}")
-    return shape
+        return tuple(n if type(n) is int and n >= 0 else integer("a size", n, 0) for n in sizes)
+    except ArgumentError:
+        raise ShapeError(f"a shape is {tuple(sizes)}; wanted integers of at least 0") from None
 
 
 def _filled(

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import integer
 from ..errors import ArgumentError, CaptureError, StateError
 from ..kernels import recording
 from .device import Device, as_device
@@ -91,14 +92,14 @@ class Generator:
         Raises:
             StateError: if ``state`` is not such a dictionary.
         """
-        keys = set(state) if isinstance(state, dict) else None
-        if keys != {"seed", "offset"} or not _is_whole(state["offset"]) or state["offset"] < 0:
-            raise StateError(
-                f"a generator's state has the keys seed and offset (0 or more), not {state!r}"
-            )
-        seed = _check_seed(state["seed"])
+        if not isinstance(state, dict) or set(state) != {"seed", "offset"}:
+            raise StateError(f"a generator's state is {state!r}; wanted a dict of seed and offset")
+        try:
+            seed, offset = _check_seed(state["seed"]), integer("offset", state["offset"], 0)
+        except ArgumentError as error:
+            raise StateError(f"a generator's state does not fit: {error}") from error
         with self._lock:
-            self.seed, self.offset = seed, int(state["offset"])
+            self.seed, self.offset = seed, offset
 
     def __repr__(self) -> str:
         return f"Generator(device={str(self.device)!r}, seed={self.seed}, offset={self.offset})"
@@ -133,11 +134,5 @@ def manual_seed(seed: int) -> None:
             generator.manual_seed(seed)
 
 
-def _is_whole(number: Any) -> bool:
-    return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
-
-
 def _check_seed(seed: Any) -> int:
-    if not _is_whole(seed) or not 0 <= seed < 2**63:
-        raise ArgumentError(f"a seed is an integer in [0, 2**63), not {seed!r}")
-    return int(seed)
+    return integer("seed", seed, 0, 2**63 - 1)

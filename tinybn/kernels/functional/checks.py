@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arguments import number
 from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ..activations import ACTIVATIONS
 from ..arrays import BFLOAT16, Array
@@ -104,13 +105,11 @@ def check_writable(array: Array | None, name: str) -> None:
 
 
 def check_eps(eps: Any) -> None:
-    if not (isinstance(eps, (int, float, np.number)) and eps >= 0):
-        raise ArgumentError(f"eps is {eps}; wanted a number that is at least 0")
+    number("eps", eps, least=0)
 
 
 def check_momentum(momentum: Any) -> None:
-    if not (isinstance(momentum, (int, float, np.number)) and 0 <= momentum <= 1):
-        raise ArgumentError(f"momentum is {momentum!r}; wanted 0 to 1")
+    number("momentum", momentum, least=0, most=1)
 
 
 def check_nchw(x: Array) -> None:

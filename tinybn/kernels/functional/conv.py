@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...errors import ArgumentError, ShapeError
+from ...arguments import integer
+from ...errors import ShapeError
 from .. import layout
 from ..arrays import Array, contiguous, namespace
 from ..engines import implementation
@@ -112,8 +113,7 @@ def _result_shape(
     x_shape: tuple[int, ...], weight_shape: tuple[int, ...], windows: Windows, groups: int
 ) -> tuple[int, ...]:
     """The shape of y; raises unless all four belong together."""
-    if not isinstance(groups, int) or groups < 1:
-        raise ArgumentError(f"groups is {groups!r}; wanted an integer of at least 1")
+    groups = integer("groups", groups, 1)
     images = len(x_shape) == len(weight_shape) == 4 and tuple(weight_shape[2:]) == windows.kernel
     if not images or x_shape[1] != groups * weight_shape[1] or weight_shape[0] % groups:
         raise ShapeError(

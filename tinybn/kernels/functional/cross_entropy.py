@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import ArgumentError, IndexOutOfRange, ShapeError
+from ...arguments import number
+from ...errors import IndexOutOfRange, ShapeError
 from .. import recording
 from ..arrays import Array, accumulation_dtype, contiguous, namespace
 from ..engines import implementation
@@ -158,5 +159,4 @@ def check_logits(
                 f"weight has shape {weight.shape}; wanted ({logits.shape[1]},), one for each class"
             )
         check_same_place(logits, weight, "weight")
-    if not 0 <= label_smoothing <= 1:
-        raise ArgumentError(f"label_smoothing is {label_smoothing}; wanted 0 to 1")
+    number("label_smoothing", label_smoothing, least=0, most=1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
 
+from ...arguments import integer
 from ...errors import ArgumentError, ShapeError
 from ..arrays import Array, contiguous, namespace
 from ..engines import implementation
@@ -92,10 +92,4 @@ def _checked(count: int, first: Any, length: int, shift: Any, seed: Any) -> int:
         raise ArgumentError(f"first is {known} and count {count}; wanted 0 to {length} together")
     if not 0 <= key < 2**63:
         raise ArgumentError(f"seed is {key}; wanted 0 to 2**63 - 1")
-    try:
-        pixels = operator.index(shift)
-    except TypeError:
-        pixels = -1
-    if pixels < 0:
-        raise ArgumentError(f"shift is {shift!r}; wanted a whole number of pixels, at least 0")
-    return pixels
+    return integer("shift", shift, 0)

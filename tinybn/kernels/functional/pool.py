@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...arguments import integer
 from ...errors import ArgumentError, ShapeError
 from .. import layout
 from ..arrays import Array
@@ -86,7 +87,7 @@ def avg_pool2d_forward(
     Raises:
         ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
     """
-    _check_divisor(divisor_override)
+    divisor_override = check_divisor(divisor_override)
     x, y = _pooled(x, windows, ceil_mode)
     if y.size:
         implementation("avg_pool2d_forward", x)(
@@ -114,7 +115,7 @@ def avg_pool2d_backward(
         ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
     """
     check_nchw(dy)
-    _check_divisor(divisor_override)
+    divisor_override = check_divisor(divisor_override)
     dy = layout.dense(dy)
     dx = _unpooled(dy, x_shape, windows)
     if dx.size:
@@ -154,6 +155,11 @@ def _unpooled(dy: Array, x_shape: tuple[int, ...], windows: Windows) -> Array:
     return layout.image(dy, x_shape)
 
 
-def _check_divisor(divisor: int | None) -> None:
-    if divisor is not None and (not isinstance(divisor, int) or divisor == 0):
-        raise ArgumentError(f"divisor_override is {divisor!r}; wanted an integer that is not 0")
+def check_divisor(divisor: int | None) -> int | None:
+    """Return ``divisor_override`` as an int, which is not 0, or None."""
+    if divisor is None:
+        return None
+    divisor = integer("divisor_override", divisor)
+    if divisor == 0:
+        raise ArgumentError("divisor_override is 0; wanted another integer")
+    return divisor

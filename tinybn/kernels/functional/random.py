@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...arguments import number
 from ...errors import ArgumentError
 from ..arrays import Array, contiguous, namespace
 from ..engines import implementation
@@ -93,10 +94,9 @@ def dropout(x: Array, *, p: float, seed: int, offset: int) -> Array:
     Source: Srivastava et al. 2014, JMLR 15:1929.
     """
     check_float(x, "x")
-    if not 0 <= p <= 1:
-        raise ArgumentError(f"p is {p}; wanted a probability from 0 to 1")
+    p = number("p", p, least=0, most=1)
     x = contiguous(x)
     y = namespace(x).empty_like(x)
     if x.size:
-        implementation("dropout", x)(x, y, p=float(p), seed=seed, offset=offset)
+        implementation("dropout", x)(x, y, p=p, seed=seed, offset=offset)
     return y

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
+from ...arguments import integer
 from ...errors import ArgumentError, IndexOutOfRange
 
 Axes = tuple[int, ...]
@@ -17,13 +17,10 @@ def one_axis(axis: Any, ndim: int) -> int:
     """Return ``axis`` counted from the front.
 
     Raises:
-        ArgumentError: if it is no integer.
+        ArgumentTypeError: (an ArgumentError) if it is no integer.
         IndexOutOfRange: if it is not in [-ndim, ndim).
     """
-    try:
-        number = operator.index(axis)
-    except TypeError as error:
-        raise ArgumentError(f"axis {axis!r} is not an integer") from error
+    number = axis if type(axis) is int else integer("axis", axis)
     if not -ndim <= number < ndim:
         raise IndexOutOfRange(f"axis {number} is out of range for a tensor of {ndim} dimensions")
     return number % ndim
@@ -63,7 +60,4 @@ def count(shape: tuple[int, ...], axes: Axes) -> int:
 def as_sizes(given: tuple[Any, ...], name: str) -> Shape:
     """``f(2, 3)`` and ``f((2, 3))`` alike, as a tuple of ints."""
     sizes = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
-    try:
-        return tuple(operator.index(n) for n in sizes)
-    except TypeError as error:
-        raise ArgumentError(f"{name} takes integers, not {given}") from error
+    return tuple(n if type(n) is int else integer(f"an argument of {name}", n) for n in sizes)

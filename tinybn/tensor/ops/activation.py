@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ...arguments import choice, number
 from ...errors import ArgumentError
 from ...kernels.arrays import Array, keep, namespace
 from ...kernels.special import erfc
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
 
 Grads = tuple[Array | None, ...]
+
+GELUS = ("none", "tanh")  # exact, and the paper's approximation
 
 # From these distances on, σ and Φ are 0 or 1 in float64. Bringing x back to them
 # changes no finite result and keeps ∞ · 0 from making a NaN.
@@ -175,10 +178,10 @@ def softplus(x: Operand, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     Raises:
         ArgumentError: for beta = 0.
     """
+    beta, threshold = number("beta", beta), number("threshold", threshold, infinite=True)
     if beta == 0:
-        raise ArgumentError("softplus needs beta other than 0, but it is 0")
-    x = as_tensor(x, "softplus")
-    return apply(Softplus, x, beta=float(beta), threshold=float(threshold))
+        raise ArgumentError("beta is 0; wanted another number")
+    return apply(Softplus, as_tensor(x, "softplus"), beta=beta, threshold=threshold)
 
 
 def gelu(x: Operand, approximate: str = "none") -> Tensor:
@@ -190,6 +193,5 @@ def gelu(x: Operand, approximate: str = "none") -> Tensor:
     Raises:
         ArgumentError: for another ``approximate``.
     """
-    if approximate not in ("none", "tanh"):
-        raise ArgumentError(f'gelu takes approximate="none" or "tanh", not {approximate!r}')
+    choice("approximate", approximate, GELUS)
     return apply(GELU if approximate == "none" else GELUTanh, as_tensor(x, "gelu"))

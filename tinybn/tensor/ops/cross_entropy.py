@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ... import kernels
-from ...errors import ArgumentError, ShapeError
+from ...arguments import choice, integer, number
+from ...errors import ShapeError
 from ...kernels.arrays import namespace
 from ..autocast import autocast_float32
 from ..tape import Array, Node, Op, apply
@@ -115,8 +116,9 @@ def cross_entropy(
 
     Source: Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7.
     """
-    if reduction not in REDUCTIONS:
-        raise ArgumentError(f"reduction is {reduction!r}; wanted 'mean', 'sum' or 'none'")
+    choice("reduction", reduction, REDUCTIONS)
+    ignore_index = integer("ignore_index", ignore_index)
+    label_smoothing = number("label_smoothing", label_smoothing, least=0, most=1)
     check_tensors(input=input, target=target, **({} if weight is None else {"weight": weight}))
     check_target_shape(input, target)
     input, weight = autocast_float32(input, weight)

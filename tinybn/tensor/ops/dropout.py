@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ... import kernels
-from ...errors import ArgumentError, DTypeError
+from ...arguments import number
+from ...errors import DTypeError
 from ..dtypes import is_float
 from ..random import default_generator
 from ..tape import Array, Node, Op, apply
@@ -42,11 +43,10 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     Source: Srivastava et al. 2014, JMLR 15:1929.
     """
     check_tensors(input=input)
-    if not 0 <= p <= 1:
-        raise ArgumentError(f"p is {p}; wanted a probability from 0 to 1")
+    p = number("p", p, least=0, most=1)
     if not is_float(input.dtype):
         raise DTypeError(f"input has dtype {input.dtype}; wanted a floating-point dtype")
     if not training or p == 0:
         return input
     seed, offset = default_generator(input.device).reserve(input.size)
-    return apply(Dropout, input, p=float(p), seed=seed, offset=offset)
+    return apply(Dropout, input, p=p, seed=seed, offset=offset)

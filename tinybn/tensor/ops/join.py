@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arguments import integer
 from ...errors import ArgumentError, ShapeError
 from ...kernels.arrays import namespace
 from ..tape import Array, Node, Op, apply
@@ -145,9 +146,7 @@ def split(x: Tensor, size: int | Sequence[int], axis: int = 0) -> tuple[Tensor, 
                 "that add up to it are wanted"
             )
     else:
-        (step,) = as_sizes((size,), "split")
-        if step < 1:
-            raise ArgumentError(f"split into pieces of size {step}: at least 1 is wanted")
+        step = integer("size of split", size, 1)
         sizes = tuple(min(step, length - i) for i in range(0, length, step)) or (0,)
     ends = np.cumsum(sizes).tolist()
     before = (slice(None),) * axis
@@ -162,9 +161,7 @@ def chunk(x: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
         IndexOutOfRange: if the axis is out of range.
     """
     x = as_tensor(x, "chunk")
-    (number,) = as_sizes((chunks,), "chunk")
-    if number < 1:
-        raise ArgumentError(f"chunk into {number} pieces: at least 1 is wanted")
+    number = integer("chunks", chunks, 1)
     length = x.shape[one_axis(axis, x.ndim)]
     return split(x, -(-length // number) or 1, axis)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...arguments import number
 from ...errors import ShapeError
 from ...kernels.arrays import accumulation_dtype, namespace
 from ..autocast import autocast_float32
@@ -241,7 +242,7 @@ def var(
         IndexOutOfRange: if an axis is out of range.
     """
     x = as_tensor(x, "var")
-    axes = many_axes(axis, x.ndim)
+    axes, correction = many_axes(axis, x.ndim), number("correction", correction)
     return apply(Var, x, axes=axes, correction=correction, keepdims=bool(keepdims))
 
 
@@ -257,7 +258,7 @@ def std(
         IndexOutOfRange: if an axis is out of range.
     """
     x = as_tensor(x, "std")
-    axes = many_axes(axis, x.ndim)
+    axes, correction = many_axes(axis, x.ndim), number("correction", correction)
     return apply(Std, x, axes=axes, correction=correction, keepdims=bool(keepdims))
 
 
