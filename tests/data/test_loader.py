@@ -291,8 +291,16 @@ def test_repr_and_attributes():
         ({"seed": 1.0}, TypeError, "seed is 1.0"),
         ({"normalize": (0.1,)}, ArgumentError, "wanted a bool or"),
         ({"normalize": None}, ArgumentError, "wanted a bool or"),
-        ({"normalize": (0.1, 0.0)}, ArgumentError, "std above 0"),
-        ({"normalize": (float("nan"), 1.0)}, ArgumentError, "wanted finite"),
+        (
+            {"normalize": (0.1, 0.0)},
+            ArgumentError,
+            "std of normalize is 0.0; wanted a finite number above 0",
+        ),
+        (
+            {"normalize": (float("nan"), 1.0)},
+            ArgumentError,
+            "mean of normalize is nan; wanted a finite number",
+        ),
         ({"shift": -1}, ArgumentError, "shift is -1; wanted at least 0"),
         ({"shift": 0.5}, TypeError, "shift is 0.5; wanted an int"),
         ({"transform": 3}, TypeError, "transform is int"),

@@ -63,8 +63,8 @@ def test_pooling_of_known_numbers():
         (lambda: nn.Conv2d(3, 4, 3)(tb.ones(2, 3, 5, 5, dtype=tb.int64)), DTypeError, "int64"),
         (lambda: nn.MaxPool2d(2)(tb.ones(5, 5)), ShapeError, "wanted \\[N, C"),
         (lambda: nn.models.cnn(image=2), ArgumentError, "halved"),
-        (lambda: nn.models.cnn(image=28.0), ArgumentError, "image 28.0"),
-        (lambda: nn.models.cnn(channels=3), ArgumentError, "channels 3"),
+        (lambda: nn.models.cnn(image=28.0), ArgumentError, "image is 28.0"),
+        (lambda: nn.models.cnn(channels=3), ArgumentError, "channels is 3"),
     ],
 )
 def test_what_does_not_fit_raises(call, error, words):

@@ -80,11 +80,11 @@ def test_resnet8_learns(device, amp):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: nn.models.resnet8(()), r"channels \(\)"),
+        (lambda: nn.models.resnet8(()), r"channels is \(\)"),
         (lambda: nn.models.resnet8((3, 0)), "channels"),
-        (lambda: nn.models.resnet8(classes=1.5), "classes 1.5"),
-        (lambda: nn.models.resnet8(in_channels=0), "in_channels 0"),
-        (lambda: nn.models.BasicBlock(3, 4, 0), "stride 0"),
+        (lambda: nn.models.resnet8(classes=1.5), "classes is 1.5"),
+        (lambda: nn.models.resnet8(in_channels=0), "in_channels is 0"),
+        (lambda: nn.models.BasicBlock(3, 4, 0), "stride is 0"),
     ],
 )
 def test_sizes_that_do_not_fit(call, words):

@@ -9,7 +9,8 @@ from typing import overload
 
 import numpy as np
 
-from ..errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
+from ..arguments import number
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, IndexOutOfRange, ShapeError
 from ..tensor.ops._index import resolve
 
 
@@ -53,13 +54,15 @@ class Dataset:
             )
         if len(images) != len(labels):
             raise ShapeError(f"{len(images)} images but {len(labels)} labels; wanted one an image")
+        if not isinstance(self.classes, (tuple, list)):
+            raise ArgumentTypeError(f"classes is {self.classes!r}; wanted a tuple of names")
         if labels.size and not 0 <= labels.min() <= labels.max() < len(self.classes):
             raise ArgumentError(
                 f"labels run from {labels.min()} to {labels.max()}; "
                 f"wanted 0 to {len(self.classes) - 1}"
             )
-        if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0):
-            raise ArgumentError(f"mean {self.mean} and std {self.std}; wanted finite, std above 0")
+        number("mean", self.mean)
+        number("std", self.std, above=0)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, ShapeError
+from ..arguments import integer, number, switch
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..kernels import gpu
 from ..tensor import Tensor
 from ..tensor.device import CPU, Device, as_device, device_of, use
@@ -78,15 +78,17 @@ class DataLoader:
         shift: int = 0,
     ) -> None:
         self.dataset = dataset
-        self.batch_size = _whole("batch_size", batch_size, least=1)
-        self.shuffle = bool(shuffle)
-        self.seed = None if seed is None else _whole("seed", seed, least=0)
-        self.drop_last = bool(drop_last)
+        self.batch_size = integer("batch_size", batch_size, 1)
+        self.shuffle = switch("shuffle", shuffle)
+        self.seed = None if seed is None else integer("seed", seed, 0)
+        self.drop_last = switch("drop_last", drop_last)
         self.epoch = 0
         if transform is not None and not callable(transform):
-            raise TypeError(f"transform is {type(transform).__name__}; wanted a function or None")
+            raise ArgumentTypeError(
+                f"transform is {type(transform).__name__}; wanted a function or None"
+            )
         self.transform = transform
-        self.shift = _whole("shift", shift, least=0)
+        self.shift = integer("shift", shift, 0)
         self._on_device: tuple[tuple[int, int], ImageEpoch] | None = None
         if isinstance(dataset, Dataset):
             inputs, targets = dataset.images, dataset.labels
@@ -125,7 +127,7 @@ class DataLoader:
         Raises:
             ArgumentError: if it is negative.
         """
-        self.epoch = _whole("epoch", epoch, least=0)
+        self.epoch = integer("epoch", epoch, 0)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Begin the epoch ``self.epoch`` and count it."""
@@ -226,46 +228,31 @@ def _pixel_table(dataset: Dataset, normalize: bool | tuple[float, float]) -> np.
     if isinstance(normalize, bool):
         mean, std = (dataset.mean, dataset.std) if normalize else (0.0, 1.0)
     else:
-        try:
-            mean, std = (float(value) for value in normalize)
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(
-                f"normalize is {normalize!r}; wanted a bool or (mean, std)"
-            ) from error
-        if not (np.isfinite(mean) and np.isfinite(std) and std > 0):
-            raise ArgumentError(f"normalize is {normalize!r}; wanted finite values, std above 0")
+        if not isinstance(normalize, (tuple, list)) or len(normalize) != 2:
+            raise ArgumentTypeError(f"normalize is {normalize!r}; wanted a bool or (mean, std)")
+        mean = number("the mean of normalize", normalize[0])
+        std = number("the std of normalize", normalize[1], above=0)
     return ((grey - mean) / std).astype(np.float32)
 
 
 def _pair(dataset: Any) -> tuple[Any, Any]:
     """Return a pair's two arrays, NumPy or CuPy, of dtypes that Tensors have."""
     if not isinstance(dataset, (tuple, list)) or len(dataset) != 2:
-        raise TypeError(
+        raise ArgumentTypeError(
             f"dataset is {type(dataset).__name__}; wanted a Dataset or a pair (inputs, targets)"
         )
     arrays = []
     for value in dataset:
         array = value.data if isinstance(value, Tensor) else value
         if not isinstance(array, np.ndarray) and not gpu.is_cupy(array):
-            raise TypeError(f"a pair holds {type(value).__name__}; wanted arrays or Tensors")
+            raise ArgumentTypeError(
+                f"a pair holds {type(value).__name__}; wanted arrays or Tensors"
+            )
         as_dtype(array.dtype)
         if array.ndim == 0:
             raise ShapeError("inputs and targets need at least one axis, whose rows are examples")
         arrays.append(array)
     return arrays[0], arrays[1]
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    """Return ``value`` as an int of at least ``least``."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r}; wanted an int") from None
-    if isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; wanted an int")
-    if number < least:
-        raise ArgumentError(f"{name} is {number}; wanted at least {least}")
-    return number
 
 
 def _fresh_seed() -> int:

@@ -89,6 +89,37 @@ def pair(value: Any, name: str, least: int) -> Pair:
     return down, across
 
 
+def pooling(kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> Windows:
+    """:func:`windows` of a pooling: ``stride`` None is ``kernel``; half a window of padding.
+
+    Raises:
+        ArgumentError: as :func:`windows`, and for more padding, where a window may hold nothing.
+    """
+    slid = windows(kernel, kernel if stride is None else stride, padding, dilation)
+    check_padding(slid)
+    return slid
+
+
+def check_padding(slid: Windows) -> None:
+    """Raise ArgumentError unless the padding is at most half a window."""
+    if any(2 * before > taps for before, taps in zip(slid.before, slid.kernel)):
+        raise ArgumentError(
+            f"padding is {slid.before} and kernel_size {slid.kernel}; wanted at most half"
+        )
+
+
+def adaptive_output(output_size: Any, size: tuple[int, ...]) -> Pair:
+    """``output_size`` of an adaptive pooling for images of ``size``.
+
+    Raises:
+        ArgumentError: unless it is an integer of at least 1, or a pair of them or None.
+    """
+    if isinstance(output_size, (tuple, list)) and len(output_size) == 2:
+        down, across = (s if o is None else o for o, s in zip(output_size, size))
+        return pair((down, across), "output_size", min(1, *size))
+    return pair(output_size, "output_size", 1)
+
+
 def windows(
     kernel: Any, stride: Any, padding: Any, dilation: Any, names: str = "kernel_size"
 ) -> Windows:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import ArgumentError
+from ..arguments import choice, integer, number
 from ..tensor import Tensor
+from ..tensor.ops.activation import GELUS
 from . import functional as F
 from .module import Module
 
@@ -28,9 +29,7 @@ class GELU(Module):
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
-        if approximate not in ("none", "tanh"):
-            raise ArgumentError(f"approximate is {approximate!r}; wanted 'none' or 'tanh'")
-        self.approximate = approximate
+        self.approximate = choice("approximate", approximate, GELUS)
 
     def forward(self, input: Tensor) -> Tensor:
         """Element by element."""
@@ -67,14 +66,18 @@ class Sigmoid(Module):
 class _AlongAxis(Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim = integer("dim", dim)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
 
 
 class Softmax(_AlongAxis):
-    """exp(x) over its sum along axis ``dim``."""
+    """exp(x) over its sum along axis ``dim``.
+
+    Raises:
+        ArgumentError: for a ``dim`` that is no integer.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Of the input's shape."""
@@ -82,7 +85,11 @@ class Softmax(_AlongAxis):
 
 
 class LogSoftmax(_AlongAxis):
-    """log of the softmax along axis ``dim``."""
+    """log of the softmax along axis ``dim``.
+
+    Raises:
+        ArgumentError: for a ``dim`` that is no integer.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Of the input's shape."""
@@ -100,9 +107,7 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ArgumentError(f"p is {p}; wanted a probability from 0 to 1")
-        self.p = float(p)
+        self.p = number("p", p, least=0, most=1)
 
     def forward(self, input: Tensor) -> Tensor:
         """Of the input's shape."""

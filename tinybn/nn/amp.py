@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import integer, number, switch
 from ..errors import ArgumentError, DTypeError, OrderError, StateError
 from ..kernels.arrays import Array, accumulation_dtype, namespace
 from ..tensor import Tensor
@@ -26,10 +27,11 @@ from ..tensor.autocast import autocast
 from ..tensor.device import use
 from ..tensor.dtypes import float16
 from .optim import Optimizer
-from .optim.optimizer import number, partition
+from .optim.optimizer import partition
 
 __all__ = ["GradScaler", "autocast"]
 
+LARGEST = float(np.finfo(np.float32).max)  # of scales, which are float32
 OPTIONS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
 
@@ -70,7 +72,7 @@ class GradScaler:
     ) -> None:
         if device not in (None, "cpu", "cuda"):
             raise ArgumentError(f"device is {device!r}; wanted 'cpu' or 'cuda'")
-        self._enabled = bool(enabled)
+        self._enabled = switch("enabled", enabled)
         self._set_options(init_scale, growth_factor, backoff_factor, growth_interval)
         self._first_tracker = 0
         self._scale: Tensor | None = None  # 0-d float32, made where the first loss is
@@ -81,16 +83,10 @@ class GradScaler:
         self._stepped: set[Optimizer] = set()
 
     def _set_options(self, scale: Any, growth: Any, backoff: Any, interval: Any) -> None:
-        scale, growth = number("init_scale", scale), number("growth_factor", growth)
-        backoff = number("backoff_factor", backoff)
-        if scale == 0:
-            raise ArgumentError("init_scale is 0.0; wanted a number above 0")
-        if growth <= 1:
-            raise ArgumentError(f"growth_factor is {growth}; wanted above 1")
-        if not 0 < backoff < 1:
-            raise ArgumentError(f"backoff_factor is {backoff}; wanted between 0 and 1")
-        if not isinstance(interval, int) or interval < 1:
-            raise ArgumentError(f"growth_interval is {interval!r}; wanted a whole number from 1 up")
+        scale = number("init_scale", scale, above=0, most=LARGEST)
+        growth = number("growth_factor", growth, above=1)
+        backoff = number("backoff_factor", backoff, above=0, below=1)
+        interval = integer("growth_interval", interval, 1)
         self._first_scale, self._growth_factor = scale, growth
         self._backoff_factor, self._growth_interval = backoff, interval
 
@@ -193,9 +189,7 @@ class GradScaler:
             return
         scale, tracker = self._made("update()")
         if new_scale is not None:
-            value = number("new_scale", new_scale)
-            if value == 0:
-                raise ArgumentError("new_scale is 0.0; wanted a number above 0")
+            value = number("new_scale", new_scale, above=0, most=LARGEST)
             with use(scale.device):
                 scale.data[...] = value
         elif not self._found:
@@ -269,9 +263,8 @@ class GradScaler:
         if missing:
             raise StateError(f"the scaler's state has no {', '.join(missing)}")
         *options, tracker = (state_dict[key] for key in OPTIONS)
-        if not isinstance(tracker, int) or tracker < 0:
-            raise StateError(f"_growth_tracker is {tracker!r}; wanted a whole number from 0 up")
         try:
+            tracker = integer("_growth_tracker", tracker, 0)
             self._set_options(*options)
         except ArgumentError as error:
             raise StateError(f"the scaler's state does not fit: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ..arguments import integer, number, switch
 from ..errors import ArgumentError, ShapeError
 from ..kernels.arrays import accumulation_dtype
 from ..tensor import Tensor, no_grad, ones, zeros
@@ -63,23 +64,22 @@ class _BatchNorm(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if num_features < 1:
-            raise ArgumentError(f"num_features is {num_features}; wanted at least 1")
-        if not eps >= 0:
-            raise ArgumentError(f"eps is {eps}; wanted a number that is at least 0")
-        if momentum is not None and not 0 <= momentum <= 1:
-            raise ArgumentError(f"momentum is {momentum}; wanted 0 to 1, or None")
-        self.num_features, self.eps, self.momentum = int(num_features), float(eps), momentum
-        self.affine, self.track_running_stats = bool(affine), bool(track_running_stats)
+        self.num_features = integer("num_features", num_features, 1)
+        self.eps = number("eps", eps, least=0)
+        self.momentum = None
+        if momentum is not None:
+            self.momentum = number("momentum", momentum, least=0, most=1)
+        self.affine = switch("affine", affine)
+        self.track_running_stats = switch("track_running_stats", track_running_stats)
         self.frozen = False
         kind = self._kept_dtype(float32 if dtype is None else as_dtype(dtype))
         place: dict[str, Any] = {"dtype": kind, "device": device}
         for name, make in (("weight", ones), ("bias", zeros)):
-            param = Parameter(make(self.num_features, **place)) if affine else None
+            param = Parameter(make(self.num_features, **place)) if self.affine else None
             self.register_parameter(name, param)
         tracked = self.track_running_stats
-        self.register_buffer("running_mean", zeros(num_features, **place) if tracked else None)
-        self.register_buffer("running_var", ones(num_features, **place) if tracked else None)
+        self.register_buffer("running_mean", zeros(self.num_features, **place) if tracked else None)
+        self.register_buffer("running_var", ones(self.num_features, **place) if tracked else None)
         count = zeros((), dtype=int64, device=device) if tracked else None
         self.register_buffer("num_batches_tracked", count)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, DataError
+from ..errors import ArgumentError, ArgumentTypeError, DataError
 from ..tensor import Tensor
 from ..tensor.device import CPU, Device, as_device
 from ..tensor.dtypes import bfloat16, bool_, float16, float32, float64, int32, int64
@@ -102,7 +102,7 @@ def load(path: str | os.PathLike, device: str | Device | None = None) -> dict[st
     try:
         state = _unflatten(json.loads(metadata[_STRUCTURE]), tensors)
         if not isinstance(state, dict):
-            raise TypeError(f"a dictionary is wanted, not {type(state).__name__}")
+            raise ArgumentTypeError(f"a dictionary is wanted, not {type(state).__name__}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} has damaged metadata: {error!r}") from error
     return state
@@ -173,7 +173,7 @@ def _unflatten(value: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == _SLOT:
         return tensors[content]
     if not isinstance(content, list):
-        raise TypeError(f"a {kind} is made of {type(content).__name__}")
+        raise ArgumentTypeError(f"a {kind} is made of {type(content).__name__}")
     if kind == "dict":
         return {key: _unflatten(item, tensors) for key, item in content}
     items = [_unflatten(item, tensors) for item in content]

@@ -6,7 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..errors import IndexOutOfRange
+from ..arguments import integer
+from ..errors import ArgumentTypeError, IndexOutOfRange
 from ..kernels.engines import engine_of
 from ..tensor import Tensor
 from .activation import GELU, ReLU, SiLU
@@ -23,7 +24,7 @@ class _Numbered(Module):
         return [self.__dict__[name] for name in self._module_names]
 
     def _name(self, index: int) -> str:
-        names = list(self._module_names)
+        names, index = list(self._module_names), integer("an index", index)
         if not -len(names) <= index < len(names):
             raise IndexOutOfRange(
                 f"index {index} into a {type(self).__name__} of {len(names)}; wanted "
@@ -47,7 +48,7 @@ class _Numbered(Module):
 
     def __setitem__(self, index: int, module: Module) -> None:
         if not isinstance(module, Module):
-            raise TypeError(f"item {index} is {type(module).__name__}; wanted a Module")
+            raise ArgumentTypeError(f"item {index} is {type(module).__name__}; wanted a Module")
         setattr(self, self._name(index), module)
 
     def append(self, module: Module) -> Any:
@@ -56,7 +57,7 @@ class _Numbered(Module):
         Its name is the number of those before it, or the next that is free.
         """
         if not isinstance(module, Module):
-            raise TypeError(f"an item is {type(module).__name__}; wanted a Module")
+            raise ArgumentTypeError(f"an item is {type(module).__name__}; wanted a Module")
         number = len(self)
         while str(number) in self._module_names:
             number += 1
@@ -86,7 +87,7 @@ class Sequential(_Numbered):
             named = ((str(i), module) for i, module in enumerate(modules))
         for name, module in named:
             if not isinstance(module, Module):
-                raise TypeError(f"{name} is {type(module).__name__}; wanted a Module")
+                raise ArgumentTypeError(f"{name} is {type(module).__name__}; wanted a Module")
             self.add_module(name, module)
 
     def _part(self, index: slice) -> Sequential:

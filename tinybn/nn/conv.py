@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..arguments import choice, integer, switch
 from ..errors import ArgumentError
 from ..kernels.windows import windows
 from ..tensor import Tensor, zeros
@@ -37,7 +38,7 @@ class Conv2d(Module):
         bias: [O], or None.
 
     Raises:
-        ArgumentError: for sizes that do not fit.
+        ArgumentError: for sizes that do not fit, or a bias that is no bool.
     """
 
     weight: Parameter
@@ -58,24 +59,24 @@ class Conv2d(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        counts = (in_channels, out_channels, groups)
-        if any(not isinstance(n, int) or n < 1 for n in counts) or (
-            in_channels % groups or out_channels % groups
-        ):
+        self.in_channels = integer("in_channels", in_channels, 1)
+        self.out_channels = integer("out_channels", out_channels, 1)
+        self.groups = integer("groups", groups, 1)
+        if self.in_channels % self.groups or self.out_channels % self.groups:
             raise ArgumentError(
                 f"Conv2d has {in_channels} channels in, {out_channels} out and {groups} groups; "
-                "wanted multiples of groups, at least 1"
+                "wanted multiples of groups"
             )
-        if padding_mode != "zeros":
-            raise ArgumentError(f"padding_mode is {padding_mode!r}; wanted 'zeros'")
+        choice("padding_mode", padding_mode, ("zeros",))
         slid = windows(kernel_size, stride, padding, dilation)
-        self.in_channels, self.out_channels, self.groups = counts
+        biased = switch("bias", bias)
         self.kernel_size, self.stride, self.dilation = slid.kernel, slid.stride, slid.dilation
         self.padding = padding if isinstance(padding, str) else slid.before
         place: dict[str, Any] = {"dtype": float32 if dtype is None else dtype, "device": device}
-        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        shape = (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
         self.weight = Parameter(zeros(*shape, **place))
-        self.register_parameter("bias", Parameter(zeros(out_channels, **place)) if bias else None)
+        added = Parameter(zeros(self.out_channels, **place)) if biased else None
+        self.register_parameter("bias", added)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 
+from ..arguments import choice, number
 from ..errors import ArgumentError, ShapeError
 from ..tensor import Tensor, no_grad, rand, randn
+from ..tensor.ops._operands import check_tensors
 
 _GAINS = {
     "linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv3d": 1.0, "sigmoid": 1.0,
@@ -18,6 +20,7 @@ _GAINS = {
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """Fill with ``val``."""
+    check_tensors(tensor=tensor)
     with no_grad():
         return tensor.fill_(val)
 
@@ -36,8 +39,11 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     """Draw uniformly from [a, b).
 
     Raises:
-        ArgumentError: unless a ≤ b.
+        ArgumentError: unless a ≤ b, both finite.
+        DTypeError: for what is no floating Tensor.
     """
+    check_tensors(tensor=tensor)
+    a, b = number("a", a), number("b", b)
     if not a <= b:
         raise ArgumentError(f"a is {a} and b {b}; wanted a at most b")
     with no_grad():
@@ -49,10 +55,11 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Draw from the normal distribution.
 
     Raises:
-        ArgumentError: for a negative ``std``.
+        ArgumentError: for a ``mean`` or ``std`` that is not finite, or a negative ``std``.
+        DTypeError: for what is no floating Tensor.
     """
-    if not std >= 0:
-        raise ArgumentError(f"std is {std}; wanted at least 0")
+    check_tensors(tensor=tensor)
+    mean, std = number("mean", mean), number("std", std, least=0)
     with no_grad():
         drawn = randn(*tensor.shape, dtype=tensor.dtype, device=tensor.device)
         return tensor.copy_(drawn * std + mean)
@@ -63,8 +70,9 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
     Raises:
         ShapeError: for fewer than two axes.
+        ArgumentError: for a gain that is not finite, or negative.
     """
-    bound = gain * math.sqrt(6 / sum(_fans(tensor)))
+    bound = number("gain", gain, least=0) * math.sqrt(6 / sum(_fans(tensor)))
     return uniform_(tensor, -bound, bound)
 
 
@@ -73,7 +81,9 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
     Raises:
         ShapeError: for fewer than two axes.
+        ArgumentError: for a gain that is not finite, or negative.
     """
+    gain = number("gain", gain, least=0)
     return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_fans(tensor))))
 
 
@@ -110,26 +120,25 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     ``"leaky_relu"`` with slope ``param``, 0.01 where None.
 
     Raises:
-        ArgumentError: for another name.
+        ArgumentError: for another name, or a param that is no finite number.
     """
+    slope = 0.01 if param is None else number("param", param)
+    choice("nonlinearity", nonlinearity, (*_GAINS, "leaky_relu"))
     if nonlinearity == "leaky_relu":
-        return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
-    if nonlinearity not in _GAINS:
-        raise ArgumentError(
-            f"nonlinearity is {nonlinearity!r}; wanted {', '.join(_GAINS)} or leaky_relu"
-        )
+        return math.sqrt(2 / (1 + slope**2))
     return _GAINS[nonlinearity]
 
 
 def _kaiming(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
-    if mode not in ("fan_in", "fan_out"):
-        raise ArgumentError(f"mode is {mode!r}; wanted 'fan_in' or 'fan_out'")
+    choice("mode", mode, ("fan_in", "fan_out"))
+    a = number("a", a)
     fan = _fans(tensor)[mode == "fan_out"]
     return calculate_gain(nonlinearity, a) / math.sqrt(fan)
 
 
 def _fans(tensor: Tensor) -> tuple[int, int]:
     """How many inputs an output has, and outputs an input: weights are [out, in, positions …]."""
+    check_tensors(tensor=tensor)
     if tensor.ndim < 2 or tensor.size == 0:
         raise ShapeError(
             f"a tensor of shape {tensor.shape} has no fan; wanted [out, in, …] without zeros"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..errors import ArgumentError
+from ..arguments import integer, switch
 from ..tensor import Tensor, zeros
 from ..tensor.device import Device
 from ..tensor.dtypes import float32
@@ -32,7 +32,7 @@ class Linear(Module):
         bias: [out_features], or None.
 
     Raises:
-        ArgumentError: for sizes below 1.
+        ArgumentError: for sizes that are no integers of at least 1, or a bias that is no bool.
     """
 
     weight: Parameter
@@ -47,14 +47,13 @@ class Linear(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if in_features < 1 or out_features < 1:
-            raise ArgumentError(
-                f"Linear has {in_features} inputs and {out_features} outputs; wanted at least 1"
-            )
-        self.in_features, self.out_features = int(in_features), int(out_features)
+        self.in_features = integer("in_features", in_features, 1)
+        self.out_features = integer("out_features", out_features, 1)
+        biased = switch("bias", bias)
         place: dict[str, Any] = {"dtype": float32 if dtype is None else dtype, "device": device}
-        self.weight = Parameter(zeros(out_features, in_features, **place))
-        self.register_parameter("bias", Parameter(zeros(out_features, **place)) if bias else None)
+        self.weight = Parameter(zeros(self.out_features, self.in_features, **place))
+        added = Parameter(zeros(self.out_features, **place)) if biased else None
+        self.register_parameter("bias", added)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -75,11 +74,15 @@ class Linear(Module):
 
 
 class Flatten(Module):
-    """Join the axes from ``start_dim`` to ``end_dim`` into one: images to rows."""
+    """Join the axes from ``start_dim`` to ``end_dim`` into one: images to rows.
+
+    Raises:
+        ArgumentError: for axes that are no integers.
+    """
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
-        self.start_dim, self.end_dim = start_dim, end_dim
+        self.start_dim, self.end_dim = integer("start_dim", start_dim), integer("end_dim", end_dim)
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, …] to [N, the rest], with the defaults."""

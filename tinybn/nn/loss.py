@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ..errors import ArgumentError
+from ..arguments import choice, integer, number
+from ..errors import DTypeError, ShapeError
 from ..tensor import Tensor
+from ..tensor.dtypes import is_float
+from ..tensor.ops._operands import check_optional_tensors
 from . import functional as F
 from .module import Module
 
@@ -11,12 +14,26 @@ from .module import Module
 class _Loss(Module):
     def __init__(self, reduction: str) -> None:
         super().__init__()
-        if reduction not in F.REDUCTIONS:
-            raise ArgumentError(f"reduction is {reduction!r}; wanted 'mean', 'sum' or 'none'")
-        self.reduction = reduction
+        self.reduction = choice("reduction", reduction, F.REDUCTIONS)
 
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}"
+
+
+def _class_weight(weight: Tensor | None) -> Tensor | None:
+    """Return ``weight``, [C] and floating, or None."""
+    _factors(weight=weight)
+    if weight is not None and weight.ndim != 1:
+        raise ShapeError(f"weight has shape {weight.shape}; wanted (C,), one for each class")
+    return weight
+
+
+def _factors(**given: Tensor | None) -> None:
+    """Raise DTypeError unless each is a floating Tensor or None."""
+    check_optional_tensors(**given)
+    for name, factor in given.items():
+        if factor is not None and not is_float(factor.dtype):
+            raise DTypeError(f"{name} has dtype {factor.dtype.name}; wanted a floating dtype")
 
 
 class CrossEntropyLoss(_Loss):
@@ -28,7 +45,9 @@ class CrossEntropyLoss(_Loss):
             :func:`tinybn.nn.functional.cross_entropy`.
 
     Raises:
-        ArgumentError: for another reduction, or a label_smoothing outside 0 to 1.
+        ArgumentError: for another reduction, a label_smoothing outside 0 to 1, or an
+            ignore_index that is no integer.
+        DTypeError, ShapeError: for another weight.
     """
 
     weight: Tensor | None
@@ -42,10 +61,9 @@ class CrossEntropyLoss(_Loss):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(reduction)
-        if not 0 <= label_smoothing <= 1:
-            raise ArgumentError(f"label_smoothing is {label_smoothing}; wanted 0 to 1")
-        self.register_buffer("weight", weight)
-        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
+        self.register_buffer("weight", _class_weight(weight))
+        self.ignore_index = integer("ignore_index", ignore_index)
+        self.label_smoothing = number("label_smoothing", label_smoothing, least=0, most=1)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Logits [N, C] and class numbers [N] to a scalar, or [N] without reduction."""
@@ -69,7 +87,8 @@ class NLLLoss(_Loss):
     """Negative log-likelihood; see :func:`tinybn.nn.functional.nll_loss`.
 
     Raises:
-        ArgumentError: for another reduction.
+        ArgumentError: for another reduction, or an ignore_index that is no integer.
+        DTypeError, ShapeError: for another weight.
     """
 
     weight: Tensor | None
@@ -78,8 +97,8 @@ class NLLLoss(_Loss):
         self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean"
     ) -> None:
         super().__init__(reduction)
-        self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
+        self.register_buffer("weight", _class_weight(weight))
+        self.ignore_index = integer("ignore_index", ignore_index)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Log-probabilities [N, C] and class numbers [N] to a scalar, or [N]."""
@@ -108,6 +127,7 @@ class BCEWithLogitsLoss(_Loss):
 
     Raises:
         ArgumentError: for another reduction.
+        DTypeError: for factors that are no floating Tensors.
     """
 
     weight: Tensor | None
@@ -121,6 +141,7 @@ class BCEWithLogitsLoss(_Loss):
         pos_weight: Tensor | None = None,
     ) -> None:
         super().__init__(reduction)
+        _factors(weight=weight, pos_weight=pos_weight)
         self.register_buffer("weight", weight)
         self.register_buffer("pos_weight", pos_weight)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from typing import Any
 
+from ..arguments import integer, integers
 from ..errors import ArgumentError
 from ..tensor import Tensor
 from .activation import ReLU
@@ -29,26 +28,15 @@ def mlp(in_features: int = 784, hidden: Sequence[int] = (512, 512), classes: int
         A Sequential that takes [N, …] to logits [N, classes].
 
     Raises:
-        ArgumentError: for a size that is no whole number of at least 1.
+        ArgumentError: for a size that is no integer of at least 1.
     """
-    if not _are_sizes(hidden, in_features, classes):
-        raise ArgumentError(
-            f"mlp is given in_features {in_features!r}, hidden {hidden!r} and classes {classes!r}; "
-            "wanted whole numbers of at least 1, of hidden a sequence"
-        )
+    in_features, classes = integer("in_features", in_features, 1), integer("classes", classes, 1)
+    hidden = integers("hidden", hidden, 1)
     layers: list[Module] = [Flatten()]
     for size in hidden:
         layers += [Linear(in_features, size), BatchNorm1d(size), ReLU()]
         in_features = size
     return Sequential(*layers, Linear(in_features, classes))
-
-
-def _are_sizes(sequence: Any, *singles: Any) -> bool:
-    """Whether all are whole numbers of at least 1, the first a sequence of them."""
-    try:
-        return all(operator.index(size) >= 1 for size in (*sequence, *singles))
-    except TypeError:
-        return False
 
 
 def cnn(channels: Sequence[int] = (32, 64), classes: int = 10, image: int = 28) -> Module:
@@ -63,25 +51,23 @@ def cnn(channels: Sequence[int] = (32, 64), classes: int = 10, image: int = 28) 
         A Sequential that takes [N, 1, image, image] to logits [N, classes].
 
     Raises:
-        ArgumentError: for a size that is no whole number of at least 1, or images too small
+        ArgumentError: for a size that is no integer of at least 1, or images too small
             to be halved so often.
     """
-    if not _are_sizes(channels, classes, image):
-        raise ArgumentError(
-            f"cnn is given channels {channels!r}, classes {classes!r} and image {image!r}; wanted "
-            "whole numbers of at least 1, of channels a sequence"
-        )
-    layers: list[Module] = []
-    before, size = 1, image
-    for width in channels:
-        # BatchNorm subtracts the mean, and with it any bias.
-        convolution = Conv2d(before, width, 3, padding=1, bias=False)
-        layers += [convolution, BatchNorm2d(width), ReLU(), MaxPool2d(2)]
-        before, size = width, size // 2
+    channels = integers("channels", channels, 1)
+    classes, image = integer("classes", classes, 1), integer("image", image, 1)
+    size = image >> len(channels)
     if size < 1:
         raise ArgumentError(
             f"images of {image}×{image} are halved {len(channels)} times; wanted larger ones"
         )
+    layers: list[Module] = []
+    before = 1
+    for width in channels:
+        # BatchNorm subtracts the mean, and with it any bias.
+        convolution = Conv2d(before, width, 3, padding=1, bias=False)
+        layers += [convolution, BatchNorm2d(width), ReLU(), MaxPool2d(2)]
+        before = width
     return Sequential(*layers, Flatten(), Linear(before * size * size, classes))
 
 
@@ -100,16 +86,16 @@ class BasicBlock(Module):
         stride: of the first convolution and of the shortcut.
 
     Raises:
-        ArgumentError: for sizes that are no whole numbers of at least 1.
+        ArgumentError: for sizes that are no integers of at least 1.
     """
 
     def __init__(self, in_channels: int, channels: int, stride: int = 1) -> None:
         super().__init__()
-        if not _are_sizes((), in_channels, channels, stride):
-            raise ArgumentError(
-                f"BasicBlock is given in_channels {in_channels!r}, channels {channels!r} and "
-                f"stride {stride!r}; wanted whole numbers of at least 1"
-            )
+        in_channels, channels = (
+            integer("in_channels", in_channels, 1),
+            integer("channels", channels, 1),
+        )
+        stride = integer("stride", stride, 1)
         self.conv1 = Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
         self.bn1 = BatchNorm2d(channels)
         self.conv2 = Conv2d(channels, channels, 3, padding=1, bias=False)
@@ -126,10 +112,15 @@ class BasicBlock(Module):
 
 
 class ResNet(Module):
-    """A small residual network; see :func:`resnet8`."""
+    """A small residual network; see :func:`resnet8`, which gives its arguments and errors."""
 
     def __init__(self, channels: Sequence[int], classes: int, in_channels: int) -> None:
         super().__init__()
+        channels = integers("channels", channels, 1)
+        classes = integer("classes", classes, 1)
+        in_channels = integer("in_channels", in_channels, 1)
+        if not channels:
+            raise ArgumentError("channels is (); wanted at least one")
         self.conv1 = Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
         self.bn1 = BatchNorm2d(channels[0])
         before = channels[0]
@@ -164,11 +155,6 @@ def resnet8(
         A module that takes [N, in_channels, H, W] of any size to logits [N, classes].
 
     Raises:
-        ArgumentError: for sizes that are no whole numbers of at least 1, or no channels.
+        ArgumentError: for sizes that are no integers of at least 1, or no channels.
     """
-    if not _are_sizes(channels, classes, in_channels) or not len(channels):
-        raise ArgumentError(
-            f"resnet8 is given channels {channels!r}, classes {classes!r} and in_channels "
-            f"{in_channels!r}; wanted whole numbers of at least 1, of channels a sequence"
-        )
     return ResNet(channels, classes, in_channels)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, DTypeError, TinyBNError
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, TinyBNError
 from ..kernels import recording
 from ..kernels.recording import Recording
 from ..tensor import Tensor
@@ -92,7 +92,7 @@ class Module(Movable):
             for kind, names in self._tables().items():
                 if name in names and not (kind == "buffer" and isinstance(value, Tensor)):
                     wanted = {"buffer": "Tensor", "module": "Module"}.get(kind, "Parameter")
-                    raise TypeError(
+                    raise ArgumentTypeError(
                         f"{name} is a {kind} of {type(self).__name__} and cannot become a "
                         f"{type(value).__name__}; wanted a {wanted} or None"
                     )
@@ -143,7 +143,7 @@ class Module(Movable):
         """
         self._check_new(name)
         if param is not None and not isinstance(param, Parameter):
-            raise TypeError(f"{name} is {type(param).__name__}; wanted a Parameter or None")
+            raise ArgumentTypeError(f"{name} is {type(param).__name__}; wanted a Parameter or None")
         self._register(name, self._parameter_names)
         object.__setattr__(self, name, param)
 
@@ -158,7 +158,7 @@ class Module(Movable):
         """
         self._check_new(name)
         if tensor is not None and not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is {type(tensor).__name__}; wanted a Tensor or None")
+            raise ArgumentTypeError(f"{name} is {type(tensor).__name__}; wanted a Tensor or None")
         self._register(name, self._buffer_names, bool(persistent))
         object.__setattr__(self, name, tensor)
 
@@ -170,7 +170,7 @@ class Module(Movable):
         """
         self._check_new(name)
         if module is not None and not isinstance(module, Module):
-            raise TypeError(f"{name} is {type(module).__name__}; wanted a Module or None")
+            raise ArgumentTypeError(f"{name} is {type(module).__name__}; wanted a Module or None")
         self._register(name, self._module_names)
         object.__setattr__(self, name, module)
 

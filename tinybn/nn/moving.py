@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from ..arguments import integer
 from ..errors import DTypeError
 from ..tensor import Tensor
 from ..tensor.device import Device, as_device
@@ -63,7 +64,9 @@ class Movable:
 
     def cuda(self: Self, device: int | str | Device | None = None) -> Self:
         """The same as ``to("cuda")``, or to the GPU of number ``device``."""
-        return self.to(device=f"cuda:{device}" if isinstance(device, int) else device or "cuda")
+        if device is None or isinstance(device, (str, Device)):
+            return self.to(device=device or "cuda")
+        return self.to(device=f"cuda:{integer('device', device, 0)}")
 
     def float(self: Self) -> Self:
         """The same as ``to(tb.float32)``."""

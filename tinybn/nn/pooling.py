@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..kernels.windows import windows
+from ..arguments import switch
+from ..kernels.functional.pool import check_divisor
+from ..kernels.windows import adaptive_output, pooling
 from ..tensor import Tensor
 from .functional import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from .module import Module
@@ -16,7 +18,7 @@ class MaxPool2d(Module):
     Args: as of :func:`tinybn.nn.functional.max_pool2d`.
 
     Raises:
-        ArgumentError: for windows that do not fit.
+        ArgumentError: for windows that do not fit, or switches that are no bools.
     """
 
     def __init__(
@@ -30,8 +32,9 @@ class MaxPool2d(Module):
         super().__init__()
         self.kernel_size = kernel_size
         self.stride = kernel_size if stride is None else stride
-        self.padding, self.dilation, self.ceil_mode = padding, dilation, ceil_mode
-        windows(kernel_size, self.stride, padding, dilation)  # raises for what does not fit
+        self.padding, self.dilation = padding, dilation
+        self.ceil_mode = switch("ceil_mode", ceil_mode)
+        pooling(kernel_size, stride, padding, dilation)  # raises for what does not fit
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, C, H, W] to [N, C, OH, OW]."""
@@ -52,7 +55,7 @@ class AvgPool2d(Module):
     Args: as of :func:`tinybn.nn.functional.avg_pool2d`.
 
     Raises:
-        ArgumentError: for windows that do not fit.
+        ArgumentError: for windows that do not fit, or switches that are no bools.
     """
 
     def __init__(
@@ -67,9 +70,10 @@ class AvgPool2d(Module):
         super().__init__()
         self.kernel_size = kernel_size
         self.stride = kernel_size if stride is None else stride
-        self.padding, self.ceil_mode = padding, ceil_mode
-        self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
-        windows(kernel_size, self.stride, padding, 1)  # raises for what does not fit
+        self.padding, self.ceil_mode = padding, switch("ceil_mode", ceil_mode)
+        self.count_include_pad = switch("count_include_pad", count_include_pad)
+        self.divisor_override = check_divisor(divisor_override)
+        pooling(kernel_size, stride, padding)  # raises for what does not fit
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, C, H, W] to [N, C, OH, OW]."""
@@ -87,10 +91,14 @@ class AdaptiveAvgPool2d(Module):
 
     Args:
         output_size: as of :func:`tinybn.nn.functional.adaptive_avg_pool2d`.
+
+    Raises:
+        ArgumentError: for another output_size.
     """
 
     def __init__(self, output_size: int | tuple[int | None, int | None]) -> None:
         super().__init__()
+        adaptive_output(output_size, (1, 1))  # raises for what is none
         self.output_size = output_size
 
     def forward(self, input: Tensor) -> Tensor:

@@ -11,11 +11,11 @@ of PyTorch's schedulers of the same names.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import ArgumentError, StateError
+from ..arguments import choice, integer, number, switch
+from ..errors import ArgumentError, ArgumentTypeError, StateError
 from ..kernels import recording
 from .optim import Optimizer
 
@@ -39,7 +39,7 @@ class Schedule:
 
     def __init__(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"a schedule sets an Optimizer, not {type(optimizer).__name__}")
+            raise ArgumentTypeError(f"a schedule sets an Optimizer, not {type(optimizer).__name__}")
         self.optimizer = optimizer
         self.base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
         self.last_epoch = 0
@@ -73,8 +73,8 @@ class Schedule:
         if not isinstance(state, dict) or sorted(state) != wanted:
             raise StateError(f"the schedule's state is {state!r}; wanted a dict with {wanted}")
         try:
-            epoch = operator.index(state["last_epoch"])
-            rates = [float(rate) for rate in state["base_lrs"]]
+            epoch = integer("last_epoch", state["last_epoch"], 0)
+            rates = [number("a rate", rate, least=0) for rate in state["base_lrs"]]
         except (TypeError, ValueError):
             epoch, rates = -1, []
         if epoch < 0 or len(rates) != len(self.base_lrs):
@@ -121,13 +121,22 @@ class LambdaLR(Schedule):
     ) -> None:
         super().__init__(optimizer)
         groups = len(self.base_lrs)
-        self.lr_lambdas = [lr_lambda] * groups if callable(lr_lambda) else list(lr_lambda)
+        listed = [lr_lambda] * groups if callable(lr_lambda) else lr_lambda
+        if not isinstance(listed, (list, tuple)) or not all(map(callable, listed)):
+            raise ArgumentTypeError(f"lr_lambda is {lr_lambda!r}; wanted a function, or several")
+        self.lr_lambdas = list(listed)
         if len(self.lr_lambdas) != groups:
-            raise ArgumentError(f"{len(self.lr_lambdas)} lr_lambdas for {groups} parameter groups")
+            raise ArgumentError(
+                f"lr_lambda holds {len(self.lr_lambdas)} functions; wanted one for each of "
+                f"{groups} parameter groups"
+            )
         self._set(0)
 
     def options_at(self, step: int) -> list[Options]:
-        factors = [float(function(step)) for function in self.lr_lambdas]
+        factors = [
+            number("what lr_lambda returned", function(step), least=0)
+            for function in self.lr_lambdas
+        ]
         return [{"lr": base * factor} for base, factor in zip(self.base_lrs, factors)]
 
 
@@ -140,13 +149,13 @@ class StepLR(Schedule):
         gamma: the factor by which it does.
 
     Raises:
-        ArgumentError: for a step_size below 1.
+        ArgumentError: for a step_size below 1, or a gamma that is not finite or below 0.
     """
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
         super().__init__(optimizer)
-        self.step_size = _count("step_size", step_size)
-        self.gamma = float(gamma)
+        self.step_size = integer("step_size", step_size, 1)
+        self.gamma = number("gamma", gamma, least=0)
         self._set(0)
 
     def options_at(self, step: int) -> list[Options]:
@@ -166,13 +175,13 @@ class CosineAnnealingLR(Schedule):
         eta_min: the lowest rate.
 
     Raises:
-        ArgumentError: for a T_max below 1.
+        ArgumentError: for a T_max below 1, or an eta_min that is not finite or below 0.
     """
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
         super().__init__(optimizer)
-        self.T_max = _count("T_max", T_max)
-        self.eta_min = float(eta_min)
+        self.T_max = integer("T_max", T_max, 1)
+        self.eta_min = number("eta_min", eta_min, least=0)
         self._set(0)
 
     def options_at(self, step: int) -> list[Options]:
@@ -221,32 +230,36 @@ class OneCycleLR(Schedule):
         super().__init__(optimizer)
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
-                raise ArgumentError("OneCycleLR needs total_steps, or epochs and steps_per_epoch")
-            total_steps = _count("epochs", epochs) * _count("steps_per_epoch", steps_per_epoch)
-        if anneal_strategy not in _ANNEAL:
-            raise ArgumentError(f'anneal_strategy is {anneal_strategy!r}; wanted "cos" or "linear"')
-        if three_phase:
+                raise ArgumentError(
+                    f"total_steps is None, epochs {epochs!r} and steps_per_epoch "
+                    f"{steps_per_epoch!r}; wanted the first, or both others"
+                )
+            epochs = integer("epochs", epochs, 1)
+            total_steps = epochs * integer("steps_per_epoch", steps_per_epoch, 1)
+        self._anneal = _ANNEAL[choice("anneal_strategy", anneal_strategy, _ANNEAL)]
+        if switch("three_phase", three_phase):
             raise ArgumentError("three_phase is True; OneCycleLR has two phases, wanted False")
-        if not 0 <= pct_start <= 1:
-            raise ArgumentError(f"pct_start is {pct_start}; wanted a share from 0 to 1")
+        rising = number("pct_start", pct_start, least=0, most=1)
         groups = optimizer.param_groups
-        self.max_lrs = (
-            [float(rate) for rate in max_lr]
-            if isinstance(max_lr, (list, tuple))
-            else [float(max_lr)] * len(groups)  # type: ignore[arg-type]
-        )
+        rates = max_lr if isinstance(max_lr, (list, tuple)) else [max_lr] * len(groups)
+        self.max_lrs = [number("max_lr", rate, least=0) for rate in rates]
         if len(self.max_lrs) != len(groups):
-            raise ArgumentError(f"{len(self.max_lrs)} max_lr for {len(groups)} parameter groups")
-        self.total_steps = _count("total_steps", total_steps)
-        self.cycle_momentum = bool(cycle_momentum)
+            raise ArgumentError(
+                f"max_lr holds {len(self.max_lrs)} rates; wanted one for each of {len(groups)} "
+                "parameter groups"
+            )
+        self.total_steps = integer("total_steps", total_steps, 1)
+        self.cycle_momentum = switch("cycle_momentum", cycle_momentum)
         if self.cycle_momentum and not all("momentum" in g or "betas" in g for g in groups):
             raise ArgumentError(
                 f"{type(optimizer).__name__} has no momentum to cycle; wanted cycle_momentum=False"
             )
-        self.base_momentum, self.max_momentum = float(base_momentum), float(max_momentum)
-        self.div_factor, self.final_div_factor = float(div_factor), float(final_div_factor)
-        self._anneal = _ANNEAL[anneal_strategy]
-        self._peak = float(pct_start) * self.total_steps - 1
+        below = 1 if self.cycle_momentum and any("betas" in g for g in groups) else math.inf
+        self.base_momentum = number("base_momentum", base_momentum, least=0, below=below)
+        self.max_momentum = number("max_momentum", max_momentum, least=0, below=below)
+        self.div_factor = number("div_factor", div_factor, above=0)
+        self.final_div_factor = number("final_div_factor", final_div_factor, above=0)
+        self._peak = rising * self.total_steps - 1
         self._set(0)
 
     def options_at(self, step: int) -> list[Options]:
@@ -293,17 +306,15 @@ class LinearWarmup(Schedule):
     def __init__(
         self, after: Schedule | Optimizer, steps: int, start_factor: float = 1.0 / 3
     ) -> None:
-        if isinstance(after, Optimizer):
-            after = LambdaLR(after, _constant)
-        elif not isinstance(after, Schedule):
-            raise TypeError(f"after is {type(after).__name__}; wanted a Schedule or an Optimizer")
-        super().__init__(after.optimizer)
-        self.after = after
-        self.base_lrs = list(after.base_lrs)
-        self.steps = _count("steps", steps)
-        if not 0 < start_factor <= 1:
-            raise ArgumentError(f"start_factor is {start_factor}; wanted above 0 and at most 1")
-        self.start_factor = float(start_factor)
+        if not isinstance(after, (Schedule, Optimizer)):
+            raise ArgumentTypeError(
+                f"after is {type(after).__name__}; wanted a Schedule or an Optimizer"
+            )
+        self.steps = integer("steps", steps, 1)
+        self.start_factor = number("start_factor", start_factor, above=0, most=1)
+        self.after = LambdaLR(after, _constant) if isinstance(after, Optimizer) else after
+        super().__init__(self.after.optimizer)
+        self.base_lrs = list(self.after.base_lrs)
         self._set(0)
 
     def options_at(self, step: int) -> list[Options]:
@@ -332,14 +343,3 @@ def _linear(start: float, end: float, share: float) -> float:
 
 
 _ANNEAL = {"cos": _cosine, "linear": _linear}
-
-
-def _count(name: str, value: Any) -> int:
-    """Return ``value`` as an int of at least 1."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{name} is {value!r}; wanted an int") from None
-    if isinstance(value, bool) or number < 1:
-        raise ArgumentError(f"{name} is {value!r}; wanted at least 1")
-    return number

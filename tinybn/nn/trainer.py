@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..errors import ArgumentError, CaptureError
+from ..arguments import integer, switch
+from ..errors import ArgumentTypeError, CaptureError
 from ..graph import CapturedStep, capture
 from ..tensor import Device, Tensor, no_grad
 from ..tensor.dtypes import float16
@@ -64,6 +65,7 @@ class Trainer:
         scaler: the GradScaler, enabled for float16 alone; its state belongs in a checkpoint.
 
     Raises:
+        ArgumentError: (and TypeError) for arguments of other types.
         DTypeError: for another ``amp``.
     """
 
@@ -77,13 +79,23 @@ class Trainer:
         amp: Any = None,
         capture: bool = True,
     ) -> None:
+        for name, value, wanted in (
+            ("model", model, Module), ("optimizer", optimizer, Optimizer),
+            ("schedule", schedule, Schedule),
+        ):  # fmt: skip
+            if not isinstance(value, wanted) and not (value is None and wanted is Schedule):
+                raise ArgumentTypeError(
+                    f"{name} is {type(value).__name__}; wanted a {wanted.__name__}"
+                )
+        if loss is not None and not callable(loss):
+            raise ArgumentTypeError(f"loss is {type(loss).__name__}; wanted a function or None")
         self.model, self.optimizer = model, optimizer
         self.loss = CrossEntropyLoss() if loss is None else loss
-        self.schedule, self.progress = schedule, progress
+        self.schedule, self.progress = schedule, switch("progress", progress)
         self._autocast = None if amp is None else autocast(dtype=amp)
         low = None if self._autocast is None else self._autocast.dtype
         self.scaler = GradScaler(enabled=low is not None and low == float16)
-        self.capture = capture
+        self.capture = switch("capture", capture)
         self._training, self._evaluation = Metrics(), Metrics()
         self._captured: dict[Any, CapturedStep] = {}  # in the order of their last use
 
@@ -105,8 +117,7 @@ class Trainer:
             ArgumentError: for fewer epochs than 1, or a loader that gives no batches.
             CaptureError: (a RuntimeError) on a GPU, for a model or a loss that cannot be captured.
         """
-        if epochs < 1:
-            raise ArgumentError(f"epochs is {epochs}; wanted at least 1")
+        epochs = integer("epochs", epochs, 1)
         history = []
         for epoch in range(1, epochs + 1):
             row = self._epoch(loader, f"epoch {epoch}/{epochs}")

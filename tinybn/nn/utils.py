@@ -7,10 +7,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..errors import ArgumentError
+from ..arguments import number, switch
+from ..errors import ArgumentError, ArgumentTypeError
 from ..kernels.arrays import Array, namespace
 from ..tensor import Tensor
 from ..tensor.device import use
+from ..tensor.ops._operands import check_tensors
 
 
 def clip_grad_norm_(
@@ -38,11 +40,9 @@ def clip_grad_norm_(
         ArgumentError: for a max_norm or norm_type outside these, or a norm that is
             not finite; no gradient is changed then.
     """
-    p = float(norm_type)
-    if not max_norm >= 0:
-        raise ArgumentError(f"max_norm is {max_norm}; wanted at least 0")
-    if not p > 0:
-        raise ArgumentError(f"norm_type is {norm_type}; wanted above 0")
+    p = number("norm_type", norm_type, above=0, infinite=True)
+    max_norm = number("max_norm", max_norm, least=0, infinite=True)
+    error_if_nonfinite = switch("error_if_nonfinite", error_if_nonfinite)
     grads = _gradients(parameters)
     if not grads:
         return Tensor(np.float64(0.0))
@@ -75,9 +75,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     Raises:
         ArgumentError: for a negative clip_value.
     """
-    limit = float(clip_value)
-    if not limit >= 0:
-        raise ArgumentError(f"clip_value is {clip_value}; wanted at least 0")
+    limit = number("clip_value", clip_value, least=0, infinite=True)
     for grad in _gradients(parameters):
         with use(grad.device):
             grad.data[...] = _wide(grad.data).clip(-limit, limit)
@@ -94,7 +92,14 @@ def clear_grad(param: Tensor, set_to_none: bool) -> None:
 
 
 def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    tensors = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    try:
+        tensors = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"parameters is {parameters!r}; wanted a Tensor or several"
+        ) from None
+    for tensor in tensors:
+        check_tensors(**{"one of parameters": tensor})
     return [t.grad for t in tensors if t.grad is not None]
 
 

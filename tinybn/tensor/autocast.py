@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arguments import switch
 from ..errors import ArgumentError, DTypeError
 from .dtypes import as_dtype, bfloat16, float16, float32
 from .mode import Mode
@@ -59,7 +60,7 @@ class autocast(Mode):
 
     Raises:
         DTypeError: for another dtype, or an async function to decorate.
-        ArgumentError: for another device_type.
+        ArgumentError: for another device_type, or an ``enabled`` that is no bool.
 
     Source: Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740. The names are PyTorch's.
     """
@@ -76,7 +77,7 @@ class autocast(Mode):
         if self.dtype not in LOW:
             raise DTypeError(f"autocast to {self.dtype.name}; wanted float16 or bfloat16")
         self.device_types = tuple(DEFAULTS) if device_type is None else (device_type,)
-        self.enabled = bool(enabled)
+        self.enabled = switch("enabled", enabled)
 
     def _switch(self) -> dict[str, np.dtype]:
         before = _setting.dtypes

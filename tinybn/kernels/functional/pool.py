@@ -9,7 +9,7 @@ from ...errors import ArgumentError, ShapeError
 from .. import layout
 from ..arrays import Array
 from ..engines import implementation
-from ..windows import Windows
+from ..windows import Windows, check_padding
 from .checks import check_array, check_nchw, check_same_place
 
 WINNERS = (np.dtype("uint8"), np.dtype("int32"))
@@ -128,11 +128,7 @@ def avg_pool2d_backward(
 def _pooled(x: Array, windows: Windows, ceil_mode: bool) -> tuple[Array, Array]:
     """x made dense, and an uninitialised result."""
     check_nchw(x)
-    for axis in (0, 1):
-        if 2 * windows.before[axis] > windows.kernel[axis]:
-            raise ArgumentError(
-                f"padding is {windows.before} and kernel_size {windows.kernel}; wanted at most half"
-            )
+    check_padding(windows)
     shape = (*x.shape[:2], *windows.output(x.shape[2:], ceil_mode))
     x = layout.dense(x)
     return x, layout.image(x, shape)

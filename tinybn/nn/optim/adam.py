@@ -6,11 +6,12 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...errors import ArgumentError
+from ...arguments import number, switch
+from ...errors import ArgumentTypeError
 from ...kernels import adam_step
 from ...tensor import Tensor
 from ...tensor.device import use
-from .optimizer import Again, Group, Optimizer, number, partition, values_and_grads
+from .optimizer import Again, Group, Optimizer, partition, values_and_grads
 
 
 class Adam(Optimizer):
@@ -51,15 +52,15 @@ class Adam(Optimizer):
         super().__init__(params, defaults)
 
     def _checked(self, options: Group) -> Group:
-        checked: Group = {key: number(key, options[key]) for key in ("lr", "eps", "weight_decay")}
+        checked: Group = {
+            key: number(key, options[key], least=0) for key in ("lr", "eps", "weight_decay")
+        }
         given = options["betas"]
-        listed = given if isinstance(given, (tuple, list)) else ()
-        betas = tuple(number("a beta", beta) for beta in listed)
-        if len(betas) != 2 or max(betas) >= 1:
-            raise ArgumentError(f"betas is {options['betas']}; wanted two numbers below 1")
-        checked["betas"] = betas
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            raise ArgumentTypeError(f"betas is {given!r}; wanted two numbers")
+        checked["betas"] = tuple(number("a beta", beta, least=0, below=1) for beta in given)
         for key in ("maximize", "decoupled_weight_decay"):
-            checked[key] = bool(options[key])
+            checked[key] = switch(key, options[key])
         return {key: checked[key] for key in options}
 
     def _update(self, group: Group, params: list[Tensor]) -> list[Again]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError, StateError
+from ...errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    DTypeError,
+    ShapeError,
+    StateError,
+)
 from ...kernels import recording
 from ...kernels.arrays import Array, namespace
 from ...kernels.recording import Recording
@@ -46,10 +52,10 @@ class Optimizer:
         self.param_groups: list[Group] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
         if isinstance(params, (Tensor, dict, set)):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"params is a {type(params).__name__}; wanted a list of Tensors or of groups"
             )
-        groups: list[Any] = list(params)
+        groups = _listed(params)
         if not groups:
             raise ArgumentError(f"{type(self).__name__} got no parameters; wanted at least one")
         if not any(isinstance(group, dict) for group in groups):
@@ -64,15 +70,17 @@ class Optimizer:
             TypeError, ArgumentError: as the class; nothing is added then.
         """
         if not isinstance(param_group, dict) or "params" not in param_group:
-            raise TypeError(f'a parameter group is a dict with "params", not {param_group!r}')
+            raise ArgumentTypeError(
+                f'a parameter group is a dict with "params", not {param_group!r}'
+            )
         options = {key: value for key, value in param_group.items() if key != "params"}
         unknown = sorted(set(options) - set(self.defaults))
         if unknown:
-            raise TypeError(f"{type(self).__name__} has no option {', '.join(unknown)}")
+            raise ArgumentTypeError(f"{type(self).__name__} has no option {', '.join(unknown)}")
         params = param_group["params"]
         if isinstance(params, set):
-            raise TypeError("params is a set, which has no order; wanted a list of Tensors")
-        params = [params] if isinstance(params, Tensor) else list(params)
+            raise ArgumentTypeError("params is a set, which has no order; wanted a list of Tensors")
+        params = [params] if isinstance(params, Tensor) else _listed(params)
         seen = {id(param) for group in self.param_groups for param in group["params"]}
         for param in params:
             self._check_param(param)
@@ -253,7 +261,7 @@ class Optimizer:
     @staticmethod
     def _check_param(param: Any) -> None:
         if not isinstance(param, Tensor):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"a parameter is {type(param).__name__}; wanted a Tensor, as in model.parameters()"
             )
         if not param.is_leaf:
@@ -270,20 +278,13 @@ class Optimizer:
         _check_memory(param)
 
 
-def number(name: str, value: Any, least: float = 0.0) -> float:
-    """Return ``value`` (a number, or 0-d) as a float of at least ``least``.
-
-    Raises:
-        ArgumentError: if it is less, infinite or NaN, or no number.
-    """
+def _listed(params: Any) -> list[Any]:
     try:
-        result = float(value)
-    except (TypeError, ValueError):
-        raise ArgumentError(f"{name} is {value!r}; wanted a number") from None
-    if not (math.isfinite(result) and result >= least):
-        at_least = "" if least == -math.inf else f" of at least {least:g}"
-        raise ArgumentError(f"{name} is {result}; wanted a finite number{at_least}")
-    return result
+        return list(params)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"params is {params!r}; wanted a list of Tensors or of groups"
+        ) from None
 
 
 def _count_writes(params: list[Tensor]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable
 
+from ...arguments import number, switch
 from ...errors import ArgumentError
 from ...kernels import recording, sgd_step
 from ...tensor import Tensor
 from ...tensor.device import use
-from .optimizer import Again, Group, Optimizer, number, partition, values_and_grads
+from .optimizer import Again, Group, Optimizer, partition, values_and_grads
 
 
 class SGD(Optimizer):
@@ -52,15 +52,18 @@ class SGD(Optimizer):
         super().__init__(params, defaults)
 
     def _checked(self, options: Group) -> Group:
-        checked = {key: number(key, options[key]) for key in ("lr", "momentum", "weight_decay")}
-        checked["dampening"] = number("dampening", options["dampening"], least=-math.inf)
-        if options["nesterov"] and (checked["momentum"] <= 0 or checked["dampening"] != 0):
+        checked: Group = {
+            key: number(key, options[key], least=0) for key in ("lr", "momentum", "weight_decay")
+        }
+        checked["dampening"] = number("dampening", options["dampening"])
+        for key in ("nesterov", "maximize"):
+            checked[key] = switch(key, options[key])
+        if checked["nesterov"] and (checked["momentum"] <= 0 or checked["dampening"] != 0):
             raise ArgumentError(
                 f"nesterov with momentum {checked['momentum']} and dampening "
                 f"{checked['dampening']}; wanted momentum above 0 and dampening 0"
             )
-        switches = {key: bool(options[key]) for key in ("nesterov", "maximize")}
-        return {key: {**checked, **switches}[key] for key in options}
+        return {key: checked[key] for key in options}
 
     def _update(self, group: Group, params: list[Tensor]) -> list[Again]:
         def kind(param: Tensor) -> bool:

@@ -11,7 +11,7 @@ from ...errors import DTypeError, ShapeError
 from ...kernels import layout
 from ...kernels.arrays import accumulation_dtype, namespace
 from ...kernels.recording import upload
-from ...kernels.windows import Pair, Windows, pair, windows
+from ...kernels.windows import Pair, Windows, adaptive_output, pooling
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
 from ._operands import check_tensors, wide
@@ -131,7 +131,7 @@ def max_pool2d(
         ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
     """
     batch = _batch(input)
-    slid = windows(kernel_size, kernel_size if stride is None else stride, padding, dilation)
+    slid = pooling(kernel_size, stride, padding, dilation)
     y = apply(MaxPool2d, batch, windows=slid, ceil_mode=bool(ceil_mode))
     return y if input.ndim == 4 else y.squeeze(0)
 
@@ -163,7 +163,7 @@ def avg_pool2d(
         ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
     """
     batch = _batch(input)
-    slid = windows(kernel_size, kernel_size if stride is None else stride, padding, 1)
+    slid = pooling(kernel_size, stride, padding)
     y = apply(
         AvgPool2d, batch, windows=slid, ceil_mode=bool(ceil_mode),
         count_include_pad=bool(count_include_pad), divisor_override=divisor_override,
@@ -186,10 +186,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int 
     """
     batch = _batch(input)
     size = batch.shape[2:]
-    if isinstance(output_size, (tuple, list)) and len(output_size) == 2:
-        down, across = (s if o is None else o for o, s in zip(output_size, size))
-        output_size = down, across
-    output = pair(output_size, "output_size", 1)
+    output = adaptive_output(output_size, size)
     if 0 in size:
         raise ShapeError(f"input has shape {input.shape}; wanted H and W of at least 1")
     if all(s % o == 0 for s, o in zip(size, output)):
