@@ -3,24 +3,28 @@
 An argument of PyTorch's that is missing here, such as ``inplace``, raises
 TypeError. Where PyTorch keeps long-deprecated arguments in the middle
 (``size_average``, ``reduce``), those after them are keywords only.
+
+Losses of float16 and bfloat16 are computed in float32; they and their gradients are
+rounded once, at the end.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from ..arguments import integer
+from ..arguments import choice, integer, number
 from ..errors import ArgumentError, DeviceError, DTypeError, IndexOutOfRange, ShapeError
 from ..kernels import recording
 from ..kernels.arrays import accumulation_dtype, namespace
 from ..tensor import Tensor, where
 from ..tensor.autocast import autocast_float32
-from ..tensor.dtypes import int32, int64, is_float
+from ..tensor.dtypes import float32, float64, int32, int64, is_float
 from ..tensor.ops import activation as _activation
 from ..tensor.ops import matmul as _matmul
 from ..tensor.ops import softmax as _softmax
 from ..tensor.ops import unary as _unary
-from ..tensor.ops._operands import check_tensors
+from ..tensor.ops._operands import check_optional_tensors, check_tensors, result_dtype
 from ..tensor.ops.batch_norm import batch_norm
 from ..tensor.ops.conv import conv2d
 from ..tensor.ops.cross_entropy import REDUCTIONS, check_target_shape
@@ -183,21 +187,21 @@ def cross_entropy(
     """
     if not is_float(target.dtype):
         return _class_cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
-    _check_reduction(reduction)
+    choice("reduction", reduction, REDUCTIONS)
+    integer("ignore_index", ignore_index)
+    label_smoothing = number("label_smoothing", label_smoothing, least=0, most=1)
     _check_same(input, target)
     if input.ndim == 0:
         raise ShapeError("input has no dimensions; wanted logits [C], [N, C] or [N, C, d1, …]")
-    if not 0 <= label_smoothing <= 1:
-        raise ArgumentError(f"label_smoothing is {label_smoothing}; wanted 0 to 1")
     axis = 0 if input.ndim == 1 else 1
     classes = input.shape[axis]
     _check_class_weights(weight, classes, input)
-    input, target, weight = autocast_float32(input, target, weight)
+    dtype, input, target, weight = _widened(input, target, weight)
     smooth = target * (1 - label_smoothing) + label_smoothing / classes
     if weight is not None:
         smooth = smooth * weight.reshape(-1, *(1,) * (input.ndim - axis - 1))
     losses = -(smooth * log_softmax(input, axis)).sum(axis=axis)
-    return _reduce(losses, reduction)
+    return _reduce(losses, reduction).astype(dtype)
 
 
 def nll_loss(
@@ -221,7 +225,9 @@ def nll_loss(
         ShapeError, DTypeError, DeviceError, ArgumentError: for what does not fit.
         IndexOutOfRange: for a target that is no class. In a captured step its loss is NaN instead.
     """
-    _check_reduction(reduction)
+    check_tensors(input=input, target=target)
+    choice("reduction", reduction, REDUCTIONS)
+    ignore_index = integer("ignore_index", ignore_index)
     if not is_float(input.dtype):
         raise DTypeError(f"input has dtype {input.dtype.name}; wanted a floating dtype")
     if target.dtype not in (int32, int64):
@@ -273,15 +279,17 @@ def mse_loss(
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: for what does not fit.
     """
-    _check_reduction(reduction)
+    choice("reduction", reduction, REDUCTIONS)
     _check_same(input, target)
-    input, target, weight = autocast_float32(input, target, weight)
+    if weight is not None:
+        _check_same(input, weight, "weight")
+    dtype, input, target, weight = _widened(input, target, weight)
     losses = (input - target).square()
-    if weight is None:
-        return _reduce(losses, reduction)
-    _check_same(input, weight, "weight")
-    losses = losses * weight
-    return losses.sum() / weight.sum() if reduction == "mean" else _reduce(losses, reduction)
+    if weight is not None:
+        losses = losses * weight
+    if weight is not None and reduction == "mean":
+        return (losses.sum() / weight.sum()).astype(dtype)
+    return _reduce(losses, reduction).astype(dtype)
 
 
 def binary_cross_entropy_with_logits(
@@ -306,12 +314,13 @@ def binary_cross_entropy_with_logits(
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: for what does not fit.
     """
-    _check_reduction(reduction)
+    choice("reduction", reduction, REDUCTIONS)
     _check_same(input, target)
+    check_optional_tensors(weight=weight, pos_weight=pos_weight)
     for name, factor in (("weight", weight), ("pos_weight", pos_weight)):
         if factor is not None:
             _check_device(input, factor, name)
-    input, target, weight, pos_weight = autocast_float32(input, target, weight, pos_weight)
+    dtype, input, target, weight, pos_weight = _widened(input, target, weight, pos_weight)
     # Each part by itself: in the usual (1 − t)·x + … a confident x cancels all digits.
     positive = target if pos_weight is None else target * pos_weight
     losses = (1 - target) * softplus(input, threshold=math.inf)
@@ -323,7 +332,7 @@ def binary_cross_entropy_with_logits(
             f"weight or pos_weight enlarges input's shape {input.shape} to {losses.shape}; "
             "wanted one that broadcasts to it"
         )
-    return _reduce(losses, reduction)
+    return _reduce(losses, reduction).astype(dtype)
 
 
 def _reduce(losses: Tensor, reduction: str) -> Tensor:
@@ -332,9 +341,20 @@ def _reduce(losses: Tensor, reduction: str) -> Tensor:
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
-def _check_reduction(reduction: str) -> None:
-    if reduction not in REDUCTIONS:
-        raise ArgumentError(f"reduction is {reduction!r}; wanted 'mean', 'sum' or 'none'")
+def _widened(*tensors: Tensor | None) -> tuple[Any, ...]:
+    """The dtype of a loss of ``tensors``, and these in the dtype in which it is computed.
+
+    Low-precision inputs are computed with in float32 to the end, so that the loss and each
+    gradient are rounded once.
+    """
+    tensors = autocast_float32(*tensors)
+    given = [t for t in tensors if t is not None]
+    dtype = given[0].dtype
+    if dtype in (float32, float64) and all(t.dtype == dtype for t in given):
+        return dtype, *tensors
+    dtype = result_dtype(*given)
+    wide = accumulation_dtype(dtype)
+    return dtype, *(None if t is None else t.astype(wide) for t in tensors)
 
 
 def _check_device(input: Tensor, other: Tensor, name: str) -> None:
@@ -346,6 +366,7 @@ def _check_device(input: Tensor, other: Tensor, name: str) -> None:
 
 def _check_same(input: Tensor, other: Tensor, name: str = "target") -> None:
     """Raise unless both are floating, of one shape and on one device."""
+    check_tensors(**{"input": input, name: other})
     if not (is_float(input.dtype) and is_float(other.dtype)):
         raise DTypeError(
             f"input has dtype {input.dtype.name} and {name} {other.dtype.name}; wanted floating "
@@ -361,6 +382,9 @@ def _check_same(input: Tensor, other: Tensor, name: str = "target") -> None:
 def _check_class_weights(weight: Tensor | None, classes: int, input: Tensor) -> None:
     if weight is None:
         return
+    check_tensors(weight=weight)
+    if not is_float(weight.dtype):
+        raise DTypeError(f"weight has dtype {weight.dtype.name}; wanted a floating dtype")
     if weight.shape != (classes,):
         raise ShapeError(
             f"weight has shape {weight.shape}; wanted ({classes},), one for each class"
