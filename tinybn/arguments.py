@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -84,25 +84,26 @@ def switch(name: str, value: Any) -> bool:
     Raises:
         ArgumentTypeError: for anything else.
     """
-    if not isinstance(value, (bool, np.bool_, int)) or value not in (0, 1):
+    if value is True or value is False:
+        return value
+    if not isinstance(value, (np.bool_, int)) or value not in (0, 1):
         raise ArgumentTypeError(f"{name} is {value!r}; wanted True or False")
     return bool(value)
 
 
-def choice(name: str, value: Any, names: Iterable[str]) -> str:
+def choice(name: str, value: Any, names: Collection[str]) -> str:
     """Return ``value`` if it is one of ``names``.
 
     Raises:
         ArgumentTypeError: if it is no text.
         ArgumentError: if it is another.
     """
+    if isinstance(value, str) and value in names:
+        return value
     *first, last = map(repr, names)
     wanted = f"{', '.join(first)} or {last}" if first else last
-    if not isinstance(value, str):
-        raise ArgumentTypeError(f"{name} is {value!r}; wanted {wanted}")
-    if repr(value) not in (*first, last):
-        raise ArgumentError(f"{name} is {value!r}; wanted {wanted}")
-    return value
+    kind = ArgumentError if isinstance(value, str) else ArgumentTypeError
+    raise kind(f"{name} is {value!r}; wanted {wanted}")
 
 
 def _as_int(value: Any) -> int | None:

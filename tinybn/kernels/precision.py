@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import ArgumentError
+from ..arguments import choice
 
 # Triton's names: IEEE float32; three tensor-core products of 11-bit parts (``addition.py``); one.
 _INPUT = {"highest": "ieee", "high": "tf32x3", "medium": "tf32"}
@@ -31,9 +31,7 @@ def set_float32_matmul_precision(precision: str) -> None:
         ArgumentError: for another.
     """
     global _chosen
-    if precision not in _INPUT:
-        raise ArgumentError(f"precision is {precision!r}; wanted 'highest', 'high' or 'medium'")
-    _chosen = precision
+    _chosen = choice("precision", precision, _INPUT)
 
 
 def get_float32_matmul_precision() -> str:

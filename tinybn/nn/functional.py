@@ -366,7 +366,8 @@ def _check_device(input: Tensor, other: Tensor, name: str) -> None:
 
 def _check_same(input: Tensor, other: Tensor, name: str = "target") -> None:
     """Raise unless both are floating, of one shape and on one device."""
-    check_tensors(**{"input": input, name: other})
+    if not (isinstance(input, Tensor) and isinstance(other, Tensor)):
+        check_tensors(**{"input": input, name: other})
     if not (is_float(input.dtype) and is_float(other.dtype)):
         raise DTypeError(
             f"input has dtype {input.dtype.name} and {name} {other.dtype.name}; wanted floating "

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import integer, number
 from ..errors import ArgumentError, DTypeError
 from .grad_mode import enable_grad, no_grad
 from .tape import is_tensor
@@ -58,8 +59,11 @@ def gradcheck(
         AssertionError: if a gradient is wrong, naming the function, the
             argument, the element and both values; or if ``fn`` is not repeatable.
         DTypeError: if an input to be checked is not float64.
-        ArgumentError: if no input requires a gradient.
+        ArgumentError: if no input requires a gradient, or for numbers outside their range.
     """
+    eps = number("eps", eps, above=0)
+    atol, rtol = number("atol", atol, least=0), number("rtol", rtol, least=0)
+    n_projections, seed = integer("n_projections", n_projections, 1), integer("seed", seed, 0)
     arguments: list[Any] = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     checked = [i for i, x in enumerate(arguments) if is_tensor(x) and x.requires_grad]
     if not checked:

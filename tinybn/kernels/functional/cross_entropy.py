@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...arguments import number
+from ...arguments import integer, number
 from ...errors import IndexOutOfRange, ShapeError
 from .. import recording
 from ..arrays import Array, accumulation_dtype, contiguous, namespace
@@ -81,7 +81,8 @@ def cross_entropy_forward(
             None if weight is None else contiguous(weight),
             found.loss, found.weight, found.row_max, found.log_sum, found.mean, found.divisor,
             invalid,
-            ignore_index=int(ignore_index), label_smoothing=float(label_smoothing),
+            ignore_index=integer("ignore_index", ignore_index),
+            label_smoothing=float(label_smoothing),
         )  # fmt: skip
     elif found.mean is not None and found.divisor is not None:  # a sum of nothing over 0
         found.mean[...], found.divisor[...] = np.nan, 0
@@ -135,7 +136,8 @@ def cross_entropy_backward(
             contiguous(grad), divisor, logits, contiguous(target),
             None if weight is None else contiguous(weight),
             found.row_max, found.log_sum, dlogits,
-            ignore_index=int(ignore_index), label_smoothing=float(label_smoothing),
+            ignore_index=integer("ignore_index", ignore_index),
+            label_smoothing=float(label_smoothing),
         )  # fmt: skip
     return dlogits
 
