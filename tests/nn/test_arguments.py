@@ -41,6 +41,7 @@ ROWS = [
     (nn.Linear, dict(in_features=3, out_features=2), dict(
         in_features=(0, -1, *NO_INTEGERS), out_features=(0, *NO_INTEGERS), bias=NO_SWITCHES,
     )),
+    (nn.ModuleList, {}, dict(modules=(3, None))),
     (nn.Flatten, {}, dict(start_dim=NO_INTEGERS, end_dim=NO_INTEGERS)),
     (nn.Conv2d, dict(in_channels=4, out_channels=2, kernel_size=3), dict(
         in_channels=(0, *NO_INTEGERS), out_channels=(0, *NO_INTEGERS),

@@ -148,6 +148,10 @@ class ModuleList(_Numbered):
 
     def extend(self, modules: Iterable[Module]) -> ModuleList:
         """Add all ``modules`` at the end; return self."""
+        if not isinstance(modules, Iterable):
+            raise ArgumentTypeError(
+                f"modules is {type(modules).__name__}; wanted a list of Modules"
+            )
         for module in list(modules):  # a list first, since they may be this one's own
             self.append(module)
         return self

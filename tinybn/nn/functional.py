@@ -185,6 +185,7 @@ def cross_entropy(
 
     Source: Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7.
     """
+    check_tensors(target=target)
     if not is_float(target.dtype):
         return _class_cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
     choice("reduction", reduction, REDUCTIONS)
