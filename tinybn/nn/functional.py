@@ -134,17 +134,17 @@ def one_hot(target: Tensor, num_classes: int = -1) -> Tensor:
     Raises:
         DTypeError: for other dtypes.
         IndexOutOfRange: for a number outside 0 to C − 1. In a captured step it gives zeros.
-        ArgumentError: for a C below −1 or no integer, or C = −1 and no class numbers.
+        ArgumentError: for a C that is no integer, or below 0 where there are no class numbers.
     """
     check_tensors(target=target)
     if target.dtype not in (int32, int64):
         raise DTypeError(f"target has dtype {target.dtype.name}; wanted int32 or int64")
-    classes = integer("num_classes", num_classes, -1)
+    classes = integer("num_classes", num_classes)
+    if classes < 0 and target.size == 0:
+        raise ArgumentError(f"num_classes is {classes} and target is empty; wanted the number")
     if classes == -1:
-        if target.size == 0:
-            raise ArgumentError("num_classes is -1 and target is empty; wanted the number")
-        classes = max(int(target.data.max()) + 1, 0)
-    if not recording.capturing():  # to look at them would be a host read
+        classes = int(target.data.max()) + 1
+    if classes < 0 or not recording.capturing():  # to look at them would be a host read
         outside = (target.data < 0) | (target.data >= classes)
         if bool(outside.any()):
             raise IndexOutOfRange(
