@@ -149,6 +149,8 @@ def batch_norm(
         A tensor of input's shape, dtype and memory layout. Statistics are
         float32 for float16, bfloat16 and float32, float64 for float64. An empty
         batch gives an empty result and changes no statistics.
+        Where a channel's variance passes the largest float32, 3.4e38, its running
+        variance is ∞, and on a GPU its result ``bias``.
 
     Raises:
         ShapeError: for shapes that do not fit, or one value a channel where
