@@ -60,3 +60,88 @@ def running(batches, momentum=0.1) -> tuple[np.ndarray, np.ndarray]:
         running_mean = (1 - momentum) * running_mean + momentum * mean
         running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)
     return running_mean, running_var
+
+
+def windows(x, size: int, stride: int, padding: int = 0, fill: float = 0.0):
+    """[N, C, H, W] as [N, C, OH, OW, size, size], and the numbers of the elements in each.
+
+    Elements of the padding, which are ``fill``, have number −1.
+    """
+    n, c, h, w = np.shape(x)
+    around = ((0, 0), (0, 0), (padding, padding), (padding, padding))
+    values = np.pad(wide(x), around, constant_values=fill)
+    numbers = np.pad(np.arange(n * c * h * w).reshape(n, c, h, w), around, constant_values=-1)
+    cut = tuple(
+        np.lib.stride_tricks.sliding_window_view(a, (size, size), (2, 3))[:, :, ::stride, ::stride]
+        for a in (values, numbers)
+    )
+    return cut
+
+
+def scattered(shape, numbers, values) -> np.ndarray:
+    """Zeros of ``shape`` with ``values`` added to the elements of these numbers."""
+    total = np.zeros(int(np.prod(shape)))
+    np.add.at(total, numbers.reshape(-1), wide(values).reshape(-1))
+    return total.reshape(shape)
+
+
+def max_pool(x, dy, size: int, stride: int, padding: int = 0):
+    """y, and dx: each window's gradient goes to its first largest element."""
+    values, numbers = windows(x, size, stride, padding, -np.inf)
+    flat = values.reshape(*values.shape[:4], -1)
+    inside = numbers.reshape(flat.shape) >= 0
+    # Among −∞ everywhere an element of the image comes before one of the padding.
+    order = np.lexsort((np.broadcast_to(np.arange(flat.shape[-1]), flat.shape), ~inside, -flat))
+    first = order[..., :1]
+    y = np.take_along_axis(flat, first, -1)[..., 0]
+    winners = np.take_along_axis(numbers.reshape(flat.shape), first, -1)[..., 0]
+    return y, scattered(np.shape(x), winners, dy * np.ones(y.shape))
+
+
+def conv(x, weight, bias=0.0, dy=None, stride: int = 1, padding: int = 0, groups: int = 1):
+    """y, and where dy is given (y's shape, or a function of y) dx, dweight and dbias too."""
+    weight = wide(weight)
+    size = weight.shape[-1]
+    n, channels = np.shape(x)[:2]
+    values, numbers = windows(x, size, stride, padding)
+    out_h, out_w = values.shape[2:4]
+    grouped = values.reshape(n, groups, channels // groups, out_h, out_w, size, size)
+    filters = weight.reshape(groups, -1, *weight.shape[1:])
+    y = np.einsum("ngchwij,gocij->ngohw", grouped, filters)
+    y = y.reshape(n, weight.shape[0], out_h, out_w)
+    y = y + wide(bias).reshape(-1, 1, 1)
+    if dy is None:
+        return y
+    dy = wide(dy(y) if callable(dy) else dy)
+    upstream = dy.reshape(n, *filters.shape[:2], out_h, out_w)
+    dweight = np.einsum("ngchwij,ngohw->gocij", grouped, upstream).reshape(weight.shape)
+    back = np.einsum("ngohw,gocij->ngchwij", upstream, filters).reshape(values.shape)
+    inside = numbers >= 0
+    return y, scattered(np.shape(x), numbers[inside], back[inside]), dweight, dy.sum((0, 2, 3))
+
+
+def log_softmax(z) -> np.ndarray:
+    z = wide(z)
+    z = z - z.max(-1, keepdims=True)
+    return z - np.log(np.exp(z).sum(-1, keepdims=True))
+
+
+def cross_entropy(z, target, weight=None, ignore=-100, reduction="mean", smoothing=0.0):
+    """The loss of rows of logits, and its gradient (that of the sum for reduction none)."""
+    log_p = log_softmax(z)
+    rows, classes = log_p.shape
+    w = np.ones(classes) if weight is None else wide(weight)
+    loss, dz, divisor = np.zeros(rows), np.zeros((rows, classes)), 0.0
+    for i, t in enumerate(target):
+        if t == ignore:
+            continue
+        share = smoothing / classes * w
+        share[t] += (1 - smoothing) * w[t]  # loss = −Σ share·log p
+        loss[i] = -(share * log_p[i]).sum()
+        dz[i] = np.exp(log_p[i]) * share.sum() - share
+        divisor += w[t]
+    if reduction == "none":
+        return loss, dz
+    if reduction == "sum":
+        return loss.sum(), dz
+    return (loss.sum() / divisor, dz / divisor) if divisor else (np.nan, np.zeros_like(dz))
