@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .arrays import Array
-from .common import KernelObject, power_of_two, value_of
+from .common import KernelObject, tile_for_axis, value_of
 from .launch import Launcher
 from .layout import needs_wide_offsets
 from .random import counter
@@ -71,7 +71,7 @@ class GatherImages(KernelObject):
             images_ptr=images, labels_ptr=labels, order_ptr=order, table_ptr=table, x_ptr=x,
             y_ptr=y, first=counter(first), seed=counter(seed), offset=counter(offset),
             stream=stream, H=h, W=w, shift=shift, SHIFTED=shift > 0, WIDE=needs_wide_offsets(x),
-            BLOCK=power_of_two(h * w, self.block),
+            BLOCK=tile_for_axis(h * w, self.block),
         )  # fmt: skip
 
     def __call__(

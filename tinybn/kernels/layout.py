@@ -55,8 +55,13 @@ def image_steps(name: str, array: Array) -> dict[str, int]:
 
 
 def needs_wide_offsets(*arrays: Array) -> bool:
-    """Whether offsets in one of the arrays pass 2³¹ and need 64 bits."""
-    return any(array.size >= 2**31 for array in arrays)
+    """Whether offsets in one of the arrays, which are dense, pass 2³¹ and need 64 bits."""
+    return reach_wide(*[array.size for array in arrays])
+
+
+def reach_wide(*elements: int) -> bool:
+    """Whether one of these distances, in elements, passes 2³¹ and needs 64 bits."""
+    return max(elements) >= 2**31
 
 
 def lies_as(array: Array, x: Array) -> bool:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from .arrays import Array
-from .common import KernelObject, accumulator, power_of_two, scalar
+from .common import KernelObject, accumulator, scalar, tile_for_axis
 from .launch import Launcher
 from .layout import image_steps, needs_wide_offsets
 from .windows import Windows, by_axis
@@ -205,7 +205,7 @@ class _PoolKernel(KernelObject):
     ) -> dict[str, Any]:  # fmt: skip
         """All but the pointers; lanes count the elements of ``by_element``."""
         last = not by_element.flags.c_contiguous
-        block_c = power_of_two(_columns(by_element), min(MOST_COLUMNS, self.block))
+        block_c = tile_for_axis(_columns(by_element), min(MOST_COLUMNS, self.block))
         return dict(
             ROWS=by_element.size // _columns(by_element), C=image.shape[1], H=image.shape[2],
             W=image.shape[3], OUT_H=pooled.shape[2], OUT_W=pooled.shape[3],
@@ -215,7 +215,7 @@ class _PoolKernel(KernelObject):
             **by_axis(STRIDE=windows.stride, BEFORE=windows.before, AFTER=windows.after,
                       DILATION=windows.dilation),
             PAD=include_pad, CHANNELS_LAST=last, WIDE=needs_wide_offsets(image, pooled),
-            BLOCK_R=self.block // block_c, BLOCK_C=block_c, **accumulator(image.dtype),
+            BLOCK_R=max(1, self.block // block_c), BLOCK_C=block_c, **accumulator(image.dtype),
         )  # fmt: skip
 
     def _run(self, by_element: Array, arguments: dict[str, Any]) -> None:

@@ -42,11 +42,12 @@ def source(p, tap, SHIFT: tl.constexpr, STRIDE: tl.constexpr, DILATION: tl.const
 def pixels_of(row, PIXELS, OUT_W, WIDE: tl.constexpr):
     """The image, line and column of row numbers of the result."""
     n = row // PIXELS
-    h = (row % PIXELS // OUT_W).to(tl.int32)
-    w = (row % OUT_W).to(tl.int32)  # rows are OUT_W apart, and so are images
-    if not WIDE:
-        n = n.to(tl.int32)
-    return n, h, w
+    h = row % PIXELS // OUT_W
+    w = row % OUT_W  # rows are OUT_W apart, and so are images
+    if WIDE:
+        return n.to(tl.int64), h.to(tl.int64), w.to(tl.int64)
+    else:
+        return n.to(tl.int32), h.to(tl.int32), w.to(tl.int32)
 
 
 @triton.jit
@@ -70,8 +71,6 @@ def gathered(
     from_w, inside_w = source(w, tap_w, BEFORE_W, STRIDE_W, DILATION_W, W, TRANSPOSED)
     if WIDE:
         channel = channel.to(tl.int64)
-        from_h = from_h.to(tl.int64)
-        from_w = from_w.to(tl.int64)
     if ONE_TAP:
         at = (n * x_n + from_h * x_h + from_w * x_w)[:, None] + (channel * x_c)[None, :]
         mask = (inside & inside_h & inside_w)[:, None] & real[None, :]
@@ -111,6 +110,8 @@ def conv2d_gather_kernel(
         tile = tile.to(tl.int64)
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     out = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if WIDE:
+        out = out.to(tl.int64)
     inside = row < M
     n, h, w = pixels_of(row, OUT_H * OUT_W, OUT_W, WIDE)
     x_group = x_ptr + group * CHANNELS_IN * x_c
@@ -133,6 +134,9 @@ def conv2d_gather_kernel(
             BEFORE_W, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W, TRANSPOSED, ONE_TAP, WIDE,
             NCHW,
         )  # fmt: skip
+        if WIDE:
+            channel = channel.to(tl.int64)
+            tap = tap.to(tl.int64)
         at = (channel * weight_in + tap * weight_tap)[:, None] + weight_column[None, :]
         mask = real[:, None] & (out < CHANNELS_OUT)[None, :]
         weight = tl.load(weight_ptr + at, mask=mask, other=0.0)

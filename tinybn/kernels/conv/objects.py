@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import triton
 
 from .. import gpu
 from ..arrays import Array, accumulation_dtype, namespace
-from ..common import KernelObject, accumulator, power_of_two
+from ..common import AXIS, KernelObject, accumulator, power_of_two, tile_for_axis
 from ..launch import Launcher, Options
 from ..layout import image_steps, needs_wide_offsets, steps
 from ..precision import precision_of
@@ -45,7 +45,7 @@ class _ConvKernel(KernelObject):
         wide = accumulation_dtype(dtype).itemsize // 4
         return dict(
             BLOCK_M=self.block_m or max(SMALLEST, power_of_two(rows, most[0])),
-            BLOCK_N=self.block_n or max(SMALLEST, power_of_two(columns, most[1] // wide)),
+            BLOCK_N=self.block_n or max(SMALLEST, tile_for_axis(columns, most[1] // wide)),
             BLOCK_K=self.block_k or max(SMALLEST, power_of_two(terms, most[2])),
         )
 
@@ -90,11 +90,14 @@ class _GatherKernel(_ConvKernel):
             **self._shared(windows, x, y, weight), **order, **tiles,
         )  # fmt: skip
 
-    def _run(self, groups: int, arguments: Mapping[str, Any]) -> None:
+    def _run(self, count: int, groups: int, arguments: dict[str, Any]) -> None:
+        """Launch ``count`` of the groups."""
+        if count < groups:  # whose own size says nothing of how far apart they lie
+            arguments["WIDE"] = True
         grid = (
             triton.cdiv(arguments["M"], arguments["BLOCK_M"]),
             triton.cdiv(arguments["CHANNELS_OUT"], arguments["BLOCK_N"]),
-            groups,
+            count,
         )
         self.launcher(grid, _options(arguments), **arguments)
 
@@ -112,7 +115,10 @@ class Conv2dForward(_GatherKernel):
         self, x: Array, weight: Array, bias: Array | None, y: Array, *, windows: Windows,
         groups: int,
     ) -> None:  # fmt: skip
-        self._run(groups, self._arguments(x, weight, bias, y, windows, groups, False))
+        arrays = (x, 1), (weight, 0), (bias, 0), (y, 1)
+        for count, (of_x, filters, shift, of_y) in _launches_of(groups, *arrays):
+            arguments = self._arguments(of_x, filters, shift, of_y, windows, count, False)
+            self._run(count, groups, arguments)
 
     def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
         x, weight, bias, y, windows = _example(dtype, shape)
@@ -125,7 +131,10 @@ class Conv2dBackwardInput(_GatherKernel):
     def __call__(
         self, dy: Array, weight: Array, dx: Array, *, windows: Windows, groups: int
     ) -> None:
-        self._run(groups, self._arguments(dy, weight, None, dx, windows, groups, True))
+        arrays = (dy, 1), (weight, 0), (dx, 1)
+        for count, (of_dy, filters, of_dx) in _launches_of(groups, *arrays):
+            arguments = self._arguments(of_dy, filters, None, of_dx, windows, count, True)
+            self._run(count, groups, arguments)
 
     def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
         x, weight, _, y, windows = _example(dtype, shape)
@@ -160,19 +169,24 @@ class Conv2dBackwardWeight(_ConvKernel):
             dy_ptr=dy, x_ptr=x, dweight_ptr=dweight, M=rows, CHANNELS_OUT=channels_out,
             CHANNELS_IN=channels_in, H=x.shape[2], W=x.shape[3], OUT_H=out[0], OUT_W=out[1],
             **image_steps("x", x), **image_steps("dy", dy), parts=parts, part_rows=part_rows,
-            tiles_k=tiles_k, **self._shared(windows, x, dy),
+            tiles_k=tiles_k, **self._shared(windows, x, dy, dweight),
             **_order(x, channels_in, tiles["BLOCK_N"]), **tiles,
         )  # fmt: skip
 
     def __call__(
         self, dy: Array, x: Array, dweight: Array, *, windows: Windows, groups: int
     ) -> None:
-        grid, arguments = self._arguments(dy, x, dweight, windows, groups)
-        room: Mapping[str, Any] = NO_PARTS
-        if arguments["parts"] > 1:
-            results = arguments["BLOCK_M"] * arguments["BLOCK_N"]
-            room = room_for_parts(x, grid[0] * groups, results)
-        self.launcher(grid, _weight_options(arguments), **arguments, **room)
+        arrays = (dy, 1), (x, 1), (dweight, 0)
+        for count, (of_dy, of_x, filters) in _launches_of(groups, *arrays):
+            grid, arguments = self._arguments(of_dy, of_x, filters, windows, count)
+            if arguments["WIDE"] or count < groups:
+                # Pixels times parts pass 32 bits where offsets do.
+                arguments |= dict(WIDE=True, part_rows=np.int64(arguments["part_rows"]))
+            room: Mapping[str, Any] = NO_PARTS
+            if arguments["parts"] > 1:
+                results = arguments["BLOCK_M"] * arguments["BLOCK_N"]
+                room = room_for_parts(x, grid[0] * count, results)
+            self.launcher(grid, _weight_options(arguments), **arguments, **room)
 
     def launches(
         self, dtype: np.dtype, shape: tuple[int, ...]
@@ -181,6 +195,26 @@ class Conv2dBackwardWeight(_ConvKernel):
         _, arguments = self._arguments(y, x, weight, windows, 1)
         arguments |= dict(UPCAST=False, **room_for_parts(x, 1, 1))
         return [(arguments, _weight_options(arguments))]
+
+
+def _launches_of(groups: int, *arrays: tuple[Array | None, int]) -> Iterator[tuple[int, list[Any]]]:
+    """How many groups each launch has, and its parts of the arrays along the axes given.
+
+    A grid takes no more than AXIS of them, so that there is one launch nearly always.
+    """
+    if groups <= AXIS:
+        yield groups, [array for array, _ in arrays]
+        return
+    for first in range(0, groups, AXIS):
+        end = min(first + AXIS, groups)
+        parts = []
+        for array, axis in arrays:
+            if array is not None:
+                each = array.shape[axis] // groups
+                channels = slice(first * each, end * each)
+                array = array[channels] if axis == 0 else array[:, channels]
+            parts.append(array)
+        yield end - first, parts
 
 
 def _order(x: Array, channels: int, block: int) -> dict[str, bool]:

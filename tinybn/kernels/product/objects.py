@@ -13,7 +13,7 @@ from .. import gpu
 from ..arrays import Array, accumulation_dtype
 from ..common import KernelObject, accumulator, power_of_two
 from ..launch import Launcher, Options
-from ..layout import needs_wide_offsets, steps
+from ..layout import reach_wide, steps
 from ..precision import precision_of
 from ..workspace import NO_PARTS, room_for_parts
 from .tiles import linear_backward_kernel, matmul_kernel
@@ -116,10 +116,10 @@ class _ProductKernel(KernelObject):
         elements = arguments["BLOCK_M"] * arguments["BLOCK_N"]
         return Options(warps=self.warps or max(1, min(4, elements // 256)), registers=255)
 
-    def _shared(self, x: Array, *arrays: Array) -> dict[str, Any]:
+    def _shared(self, x: Array, wide: bool) -> dict[str, Any]:
         """The arguments that both kernels take alike."""
         return dict(
-            WIDE=needs_wide_offsets(x, *arrays), UPCAST=not gpu.is_cupy(x),
+            WIDE=wide, UPCAST=not gpu.is_cupy(x),
             PRECISION=precision_of(x.dtype), **accumulator(x.dtype),
         )  # fmt: skip
 
@@ -137,9 +137,10 @@ class Matmul(_ProductKernel):
         tiles = self._tiles(m, n, k, a.dtype)
         split = self._split(m, n, k, tiles, gpu.processors_of(a))
         (a_m, a_k), (b_k, b_n) = steps(a), steps(b)
+        wide = reach_wide(m * n, m * abs(a_m) + k * abs(a_k), k * abs(b_k) + n * abs(b_n))
         return split, dict(
             a_ptr=a, b_ptr=b, bias_ptr=bias, y_ptr=y, M=m, N=n, K=k, parts=split.parts,
-            part_k=split.part_k, a_m=a_m, a_k=a_k, b_k=b_k, b_n=b_n, **self._shared(a, b, y),
+            part_k=split.part_k, a_m=a_m, a_k=a_k, b_k=b_k, b_n=b_n, **self._shared(a, wide),
             **tiles,
         )  # fmt: skip
 
@@ -191,7 +192,9 @@ class LinearBackward(_ProductKernel):
             rows_of = {**tiles, "BLOCK_M": 1, "BLOCK_K": tiles["BLOCK_M"]}
             of_bias = self._split(1, out, rows, rows_of, processors)
         x_n, x_i = (1, 1) if x is None else steps(x)
-        given = [a for a in (x, weight) if a is not None]
+        wide = reach_wide(
+            rows * out, rows * inputs, out * inputs, rows * abs(x_n) + inputs * abs(x_i)
+        )
         return [of_x, of_weight, of_bias], dict(
             dy_ptr=dy, x_ptr=x, weight_ptr=weight, dx_ptr=dx, dweight_ptr=dweight,
             dbias_ptr=dbias, ROWS=rows, OUT=out, IN=inputs, x_programs=of_x.programs,
@@ -199,7 +202,7 @@ class LinearBackward(_ProductKernel):
             weight_parts=of_weight.parts, weight_part_k=of_weight.part_k,
             weight_slot=of_x.slots, bias_parts=of_bias.parts, bias_part_k=of_bias.part_k,
             bias_slot=of_x.slots + of_weight.slots, x_n=x_n, x_i=x_i,
-            **self._shared(dy, *given), **tiles,
+            **self._shared(dy, wide), **tiles,
         )  # fmt: skip
 
     def __call__(
