@@ -22,6 +22,7 @@ import numpy as np
 from ..arguments import integer, number, switch
 from ..errors import ArgumentError, DTypeError, OrderError, StateError
 from ..kernels.arrays import Array, accumulation_dtype, namespace
+from ..kernels.functional.checks import check_writable
 from ..tensor import Tensor
 from ..tensor.autocast import autocast
 from ..tensor.device import use
@@ -282,6 +283,8 @@ def _unscale(grads: list[Tensor], scale: Array) -> Array:
     NaN stays one in any sum, and float64 holds every sum of finite float32.
     """
     xp = namespace(scale)
+    for grad in grads:
+        check_writable(grad.data, "a gradient")
     sums = xp.empty(len(grads), np.float64)
     with np.errstate(all="ignore"):
         for i, grad in enumerate(grads):

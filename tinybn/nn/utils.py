@@ -10,6 +10,7 @@ import numpy as np
 from ..arguments import number, switch
 from ..errors import ArgumentError, ArgumentTypeError
 from ..kernels.arrays import Array, namespace
+from ..kernels.functional.checks import check_writable
 from ..tensor import Tensor
 from ..tensor.device import use
 from ..tensor.ops._operands import check_tensors
@@ -37,8 +38,8 @@ def clip_grad_norm_(
         The norm before scaling, 0-d float64 on the first gradient's device.
 
     Raises:
-        ArgumentError: for a max_norm or norm_type outside these, or a norm that is
-            not finite; no gradient is changed then.
+        ArgumentError: for a max_norm or norm_type outside these, a norm that is not
+            finite, or a gradient in read-only memory; no gradient is changed then.
     """
     p = number("norm_type", norm_type, above=0, infinite=True)
     max_norm = number("max_norm", max_norm, least=0, infinite=True)
@@ -73,7 +74,8 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
         clip_value: at least 0.
 
     Raises:
-        ArgumentError: for a negative clip_value.
+        ArgumentError: for a negative clip_value, or a gradient in read-only memory; no
+            gradient is changed then.
     """
     limit = number("clip_value", clip_value, least=0, infinite=True)
     for grad in _gradients(parameters):
@@ -83,15 +85,17 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
 
 
 def clear_grad(param: Tensor, set_to_none: bool) -> None:
-    """Remove a tensor's gradient, or fill it with 0."""
+    """Remove a tensor's gradient, or fill it with 0; ArgumentError where that is read-only."""
     if set_to_none:
         param.grad = None
     elif param.grad is not None:
+        check_writable(param.grad.data, "a gradient")
         param.grad.data[...] = 0
         param.grad._version.value += 1
 
 
 def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    """The gradients that there are, each of which can be written to."""
     try:
         tensors = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     except TypeError:
@@ -100,7 +104,10 @@ def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
         ) from None
     for tensor in tensors:
         check_tensors(**{"one of parameters": tensor})
-    return [t.grad for t in tensors if t.grad is not None]
+    grads = [t.grad for t in tensors if t.grad is not None]
+    for grad in grads:
+        check_writable(grad.data, "a gradient")
+    return grads
 
 
 def _wide(array: Array) -> Array:
