@@ -145,3 +145,31 @@ def cross_entropy(z, target, weight=None, ignore=-100, reduction="mean", smoothi
     if reduction == "sum":
         return loss.sum(), dz
     return (loss.sum() / divisor, dz / divisor) if divisor else (np.nan, np.zeros_like(dz))
+
+
+def sgd(p, grads, lr, momentum=0.0, decay=0.0, nesterov=False):
+    """The parameter after each step (Sutskever et al. 2013; L2 decay is part of the gradient)."""
+    p, buffer, steps = wide(p), None, []
+    for g in grads:
+        g = wide(g) + decay * p
+        if momentum:
+            buffer = g if buffer is None else momentum * buffer + g
+            g = g + momentum * buffer if nesterov else buffer
+        p = p - lr * g
+        steps.append(p)
+    return np.array(steps)
+
+
+def adam(p, grads, lr, decay=0.0, decoupled=False, betas=(0.9, 0.999), eps=1e-8):
+    """The parameter after each step (Kingma and Ba 2014; Loshchilov and Hutter 2017)."""
+    p, first, second, steps = wide(p), 0.0, 0.0, []
+    for step, g in enumerate(grads, 1):
+        g = wide(g) + (0.0 if decoupled else decay * p)
+        if decoupled:
+            p = p - lr * decay * p
+        first = betas[0] * first + (1 - betas[0]) * g
+        second = betas[1] * second + (1 - betas[1]) * g * g
+        root = np.sqrt(second / (1 - betas[1] ** step))
+        p = p - lr * first / (1 - betas[0] ** step) / (root + eps)
+        steps.append(p)
+    return np.array(steps)
