@@ -31,3 +31,32 @@ def merge_parts(slots, rows, part_rows):
         part_rows=part_rows, rows=rows, CHUNK=2,
     )  # fmt: skip
     return mean, var
+
+
+@triton.jit
+def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n, other=0), mask=i < n)
+
+
+copy = Launcher(copy_kernel)
+
+
+@triton.jit
+def reduce_kernel(x_ptr, sum_ptr, max_ptr, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=0.0).to(tl.float32)
+    tl.store(sum_ptr, tl.sum(x, 0))
+    x = tl.load(x_ptr + i, mask=i < n, other=float("-inf")).to(tl.float32)
+    tl.store(max_ptr, tl.max(x, 0))
+
+
+reduce = Launcher(reduce_kernel)
+
+
+def sum_and_max(x, block):
+    """Both in float32, by one program of ``block`` lanes."""
+    xp = namespace(x)
+    total, largest = xp.empty(1, xp.float32), xp.empty(1, xp.float32)
+    reduce((1,), x_ptr=x, sum_ptr=total, max_ptr=largest, n=x.size, BLOCK=block)
+    return total, largest
