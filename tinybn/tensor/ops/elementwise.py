@@ -257,6 +257,9 @@ class Clone(Op):
 def add(a: Operand, b: Operand) -> Tensor:
     """a + b, broadcast; for booleans the logical or.
 
+    A Python number takes the tensor's dtype. NumPy's numbers and 0-d arrays have one of
+    their own: dtypes are promoted as in NumPy, and gradients have their operands'.
+
     Raises:
         DTypeError, DeviceError, ShapeError: as for every function of two operands, for an
             operand that is no number, tensors on two devices, shapes that do not broadcast.
@@ -349,6 +352,9 @@ def clip(x: Operand, min: Operand | None = None, max: Operand | None = None) -> 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     """a where ``condition`` (bool) holds, else b, all broadcast together.
+
+    What is not taken has gradient 0. Where a function in it has an infinite slope there, 0·∞
+    is NaN further up: give that function an argument that is safe, by another ``where``.
 
     Raises:
         DTypeError: for a condition that is not bool; also as for :func:`add`.
