@@ -98,6 +98,23 @@ def max_pool(x, dy, size: int, stride: int, padding: int = 0):
     return y, scattered(np.shape(x), winners, dy * np.ones(y.shape))
 
 
+def adaptive_avg_pool(x, dy, out: int):
+    """y and dx of [N, C, H, H] to [N, C, out, out]: window i is rows ⌊i·H/out⌋ to ⌈(i + 1)·H/out⌉.
+
+    Each window is averaged, and its gradient shared out, by itself.
+    """
+    x, side = wide(x), np.shape(x)[-1]
+    cuts = [slice(i * side // out, -(-(i + 1) * side // out)) for i in range(out)]
+    y, dx = np.zeros((*x.shape[:2], out, out)), np.zeros(x.shape)
+    for i, rows in enumerate(cuts):
+        for j, columns in enumerate(cuts):
+            window = x[:, :, rows, columns]
+            y[:, :, i, j] = window.mean((2, 3))
+            share = wide(dy)[:, :, i, j] / (window.shape[2] * window.shape[3])
+            dx[:, :, rows, columns] += share[:, :, None, None]
+    return y, dx
+
+
 def conv(x, weight, bias=0.0, dy=None, stride: int = 1, padding: int = 0, groups: int = 1):
     """y, and where dy is given (y's shape, or a function of y) dx, dweight and dbias too."""
     weight = wide(weight)

@@ -11,7 +11,7 @@ import pytest
 
 import tinybn as tb
 from tests.cases import mathematics as m
-from tests.cases.rows import F, assert_golden, assert_same, case
+from tests.cases.rows import F, assert_close, assert_golden, assert_same, case
 from tinybn import nn
 from tinybn.errors import ArgumentError
 
@@ -77,3 +77,33 @@ def test_the_size_of_the_result(engine, pool, side, ceil_mode, golden):
     want = -(-side // 2) if ceil_mode else side // 2
     assert want == golden
     assert y.shape == (1, 1, want, want)
+
+
+LEAK = "pytorch/pytorch#7645, and a comparison of results with PyTorch's"
+
+
+def corner(shape, value, where=(-1, -1)):
+    values = np.ones(shape)
+    values[(0, 0, *where)] = value
+    return values
+
+
+@pytest.mark.parametrize(
+    ("x", "dy"),
+    [
+        case("PL-10", LEAK, corner((1, 1, 4, 4), np.inf), corner((1, 1, 3, 3), 1)),
+        case("PL-10", LEAK, corner((1, 1, 4, 4), np.nan), corner((1, 1, 3, 3), 1)),
+        case("PL-10", LEAK, corner((1, 1, 4, 4), -np.inf, (0, 2)), corner((1, 1, 3, 3), 1)),
+        case("PL-10", LEAK, corner((1, 1, 4, 4), 1), corner((1, 1, 3, 3), np.inf)),
+        case("PL-10", LEAK, corner((1, 1, 4, 4), 1), corner((1, 1, 3, 3), np.nan, (1, 1))),
+    ],
+)
+def test_an_infinity_stays_in_its_windows(engine, x, dy):
+    t = tb.Tensor(x, requires_grad=True)
+    y = nn.functional.adaptive_avg_pool2d(t, 3)
+    y.backward(tb.Tensor(dy))
+    want, dx = m.adaptive_avg_pool(x, dy, 3)
+    for got, exact in ((y, want), (t.grad, dx)):
+        assert_close(got, exact, rtol=4 * 2.0**-52, atol=0)
+    if not np.isfinite(x[0, 0, -1, -1]):
+        assert_same(np.isfinite(want), corner((1, 1, 3, 3), 0) == 1)
