@@ -17,6 +17,10 @@ class ShapeError(TinyBNError, ValueError):
     """Arrays whose shapes do not fit the operation or each other."""
 
 
+class StatisticsError(ShapeError):
+    """Batch statistics of one value a channel, which is no more than the value itself."""
+
+
 class ArgumentError(TinyBNError, ValueError):
     """An argument outside the values that the function takes."""
 

@@ -106,15 +106,17 @@ class DataLoader:
             raise ShapeError(f"{len(inputs)} inputs but {len(targets)} targets; wanted as many")
         if not len(inputs):
             raise ArgumentError("the data set is empty; wanted at least one example")
-        if self.drop_last and self.batch_size > len(inputs):
-            raise ArgumentError(
-                f"batch_size {self.batch_size} with drop_last leaves no batch "
-                f"of {len(inputs)} examples"
-            )
+        self._check_size(len(inputs))
         self.device = as_device(device)
         home = self.device if _fits(self.device, inputs, targets) else CPU
         self._inputs, self._targets = move(inputs, home), move(targets, home)
         self._table = None if table is None else move(table, self.device)
+
+    def _check_size(self, n: int) -> None:
+        if self.drop_last and self.batch_size > n:
+            raise ArgumentError(
+                f"batch_size {self.batch_size} with drop_last leaves no batch of {n} examples"
+            )
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
@@ -144,6 +146,7 @@ class DataLoader:
     def _order(self) -> tuple[np.ndarray, int]:
         """The rows of this epoch, in the order in which they are used, and a seed for shifts."""
         n = len(self._inputs)
+        self._check_size(n)  # again, since the attributes may have been changed
         if not (self.shuffle or self.shift):
             return np.arange(n)[: self._length()], 0
         seed = _fresh_seed() if self.seed is None else self.seed
@@ -175,6 +178,18 @@ class DataLoader:
         self.epoch += 1
         length, size = self._length(), self.batch_size
         return epoch, [min(size, length - start) for start in range(0, length, size)]
+
+    def lone_example(self) -> Tensor | None:
+        """The first example's inputs as a batch, where an epoch has a batch of one; else None.
+
+        None too for an ``__iter__`` of a subclass, whose batches are not known.
+        """
+        if type(self).__iter__ is not DataLoader.__iter__:
+            return None
+        if self.batch_size > 1 and self._length() % self.batch_size != 1:
+            return None
+        inputs, _ = next(self._batches(np.zeros(1, np.int64), 0))
+        return inputs
 
     def _length(self) -> int:
         """How many examples an epoch has."""

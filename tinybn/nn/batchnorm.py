@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ..arguments import integer, number, switch
@@ -180,3 +182,29 @@ class BatchNorm2d(_BatchNorm):
 class BatchNorm3d(_BatchNorm):
     __doc__ = f"[N, C, D, H, W]. {_BatchNorm.__doc__}"
     _ndims, _wanted = (5,), "[N, C, D, H, W]"
+
+
+@contextlib.contextmanager
+def trying_out(model: Module) -> Iterator[None]:
+    """Within it a forward takes batch statistics as in training, and changes nothing.
+
+    BatchNorm layers have the modes that ``model.train()`` gives them and update no running
+    statistics; all other modules are in evaluation, where dropout draws no random numbers.
+    """
+    modules = list(model.modules())
+    norms = [module for module in modules if isinstance(module, _BatchNorm)]
+    modes = [module.training for module in modules]
+    tracked = [norm.track_running_stats for norm in norms]
+    try:
+        model.train()
+        for module in modules:
+            module.training = module.training and isinstance(module, _BatchNorm)
+        for norm in norms:
+            # Past Module.__setattr__, after which captured steps would be recorded anew.
+            vars(norm)["track_running_stats"] = False
+        yield
+    finally:
+        for module, mode in zip(modules, modes):
+            module.training = mode
+        for norm, track in zip(norms, tracked):
+            vars(norm)["track_running_stats"] = track

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..arguments import integer, switch
-from ..errors import ArgumentTypeError, CaptureError
+from ..errors import ArgumentError, ArgumentTypeError, CaptureError, StatisticsError
 from ..graph import CapturedStep, capture
 from ..tensor import Device, Tensor, no_grad
 from ..tensor.dtypes import float16
 from .amp import GradScaler, autocast
+from .batchnorm import trying_out
 from .loss import CrossEntropyLoss
 from .metrics import Metrics
 from .module import Module
@@ -35,7 +37,7 @@ class _Parts(NamedTuple):
 
 
 class Trainer:
-    """Trains a classifier: ``Trainer(model, optimizer).fit(loader, epochs)``.
+    """Trains a model: ``Trainer(model, optimizer).fit(loader, epochs)``.
 
     A step is: forward, ``optimizer.zero_grad()``, backward, ``optimizer.step()``,
     ``schedule.step()``.
@@ -46,9 +48,11 @@ class Trainer:
     gathers its batches itself.
 
     Args:
-        model: takes a batch of inputs to logits [N, C]; on the device of the batches.
+        model: takes a batch of inputs to logits [N, C], or to what ``loss`` takes; on the device
+            of the batches.
         optimizer: of the model's parameters.
-        loss: takes logits and class numbers [N] to a mean; CrossEntropyLoss where None.
+        loss: takes logits and class numbers [N], or outputs and floating targets, to a mean;
+            CrossEntropyLoss where None.
         schedule: stepped after each step, not each epoch.
         progress: a bar on standard error, or a line an epoch where that is no terminal.
         amp: bfloat16 or float16 to run model and loss under :class:`nn.amp.autocast`, with
@@ -105,19 +109,24 @@ class Trainer:
         """Train for ``epochs`` passes over ``loader``.
 
         Args:
-            loader: gives (inputs, class numbers), anew in each pass.
+            loader: gives (inputs, targets), anew in each pass.
             epochs: at least 1.
             eval_loader: evaluated after each epoch.
 
         Returns:
-            A dictionary an epoch: epoch (from 1), loss, accuracy (0 to 1), seconds,
-            samples_per_second, and eval_loss and eval_accuracy with ``eval_loader``.
+            A dictionary an epoch: epoch (from 1), loss, accuracy (0 to 1; NaN where targets are
+            no class numbers), seconds, samples_per_second, and eval_loss and eval_accuracy with
+            ``eval_loader``.
 
         Raises:
             ArgumentError: for fewer epochs than 1, or a loader that gives no batches.
+            StatisticsError: (a ShapeError) before anything is changed, for a DataLoader whose last
+                batch is of one example, where a BatchNorm would see one value a channel. To find
+                out, one example goes through the model.
             CaptureError: (a RuntimeError) on a GPU, for a model or a loss that cannot be captured.
         """
         epochs = integer("epochs", epochs, 1)
+        self._check_lone_example(loader)
         history = []
         for epoch in range(1, epochs + 1):
             row = self._epoch(loader, f"epoch {epoch}/{epochs}")
@@ -126,6 +135,24 @@ class Trainer:
                 row["eval_loss"], row["eval_accuracy"] = self.evaluate(eval_loader)
             history.append(row)
         return history
+
+    def _check_lone_example(self, loader: Iterable[Any]) -> None:
+        """Raise StatisticsError where an epoch has a batch of one that the model cannot take."""
+        find = getattr(loader, "lone_example", None)
+        inputs = None if find is None else find()
+        if inputs is None:
+            return
+        try:
+            with trying_out(self.model), no_grad(), self._precision():
+                self.model(inputs)
+        except StatisticsError as error:
+            every = getattr(loader, "batch_size", None) == 1
+            which = "each batch" if every else "the last batch of an epoch"
+            wanted = "a batch_size of 2 or more" if every else "drop_last=True in the DataLoader"
+            raise StatisticsError(
+                f"{which} is one example, which BatchNorm cannot train on ({error}); "
+                f"wanted {wanted}"
+            ) from error
 
     def _epoch(self, loader: Iterable[Any], title: str) -> dict[str, float]:
         self.model.train()
@@ -174,7 +201,7 @@ class Trainer:
                     self._replay(inputs.device, None, step, parts, inputs, target)
                 else:
                     step(parts, inputs, target)
-                metrics.samples += len(target)
+                metrics.count(target)
                 yield
         else:
             epoch, sizes = begun
@@ -219,12 +246,17 @@ class Trainer:
 
     def _forward(self, parts: _Parts, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """The logits and the loss, in the precision asked for."""
-        with self._autocast or contextlib.nullcontext():
+        with self._precision():
             logits = parts.model(inputs)
             return logits, parts.loss(logits, target)
 
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        return self._autocast or contextlib.nullcontext()
+
     def evaluate(self, loader: Iterable[Any]) -> tuple[float, float]:
-        """The mean loss and the accuracy (0 to 1) over ``loader``, in evaluation mode.
+        """The mean loss and the accuracy over ``loader``, in evaluation mode.
+
+        The accuracy is 0 to 1, or NaN where targets are no class numbers.
 
         Each module's mode is afterwards what it was.
 
@@ -252,7 +284,8 @@ def _next_of(step: Callable[..., None], parts: _Parts, epoch: Any, size: int) ->
 
 
 def _text(loss: float, accuracy: float, rate: float) -> str:
-    return f"loss {loss:.4f}, accuracy {100 * accuracy:.2f} %, {rate:,.0f} samples/s"
+    right = "" if math.isnan(accuracy) else f"accuracy {100 * accuracy:.2f} %, "
+    return f"loss {loss:.4f}, {right}{rate:,.0f} samples/s"
 
 
 def _bar(loader: Iterable[Any], title: str) -> Any:

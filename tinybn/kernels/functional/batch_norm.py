@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import ArgumentError, ShapeError
+from ...errors import ArgumentError, ShapeError, StatisticsError
 from .. import gpu, layout
 from ..arrays import Array, accumulation_dtype, namespace
 from ..engines import engine_of, implementation
@@ -41,7 +41,7 @@ def _check_training(
     check_writable(running_mean, "running_mean")
     check_writable(running_var, "running_var")
     if x.size // max(x.shape[1], 1) <= 1:
-        raise ShapeError(
+        raise StatisticsError(
             f"x has shape {x.shape}, {x.size // max(x.shape[1], 1)} value a channel; wanted more "
             "than one, since batch statistics of one value are its value and 0"
         )
