@@ -18,9 +18,13 @@ SHELL = [code.strip() for language, code in BLOCKS if language == "sh"]
 
 
 def _run(path):
-    # In its own folder: one block saves a checkpoint.
+    # In its own folder: one block saves a checkpoint. What a user runs warns of nothing.
     return subprocess.run(
-        [sys.executable, path], cwd=path.parent, capture_output=True, text=True, timeout=300
+        [sys.executable, "-W", "error", path],
+        cwd=path.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 

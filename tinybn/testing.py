@@ -261,8 +261,9 @@ def assert_matches_reference(
             a.astype(np.float64) if isinstance(a, np.ndarray) and a.dtype in FLOAT_DTYPES else a
             for a in arguments
         ]
-        expected = reference(*wide)
-        results = kernel(*arguments)
+        with np.errstate(all="ignore"):  # infinities and NaN are values that cases may ask for
+            expected = reference(*wide)
+            results = kernel(*arguments)
         several = isinstance(expected, (tuple, list))
         if several != isinstance(results, (tuple, list)) or (
             several and len(results) != len(expected)

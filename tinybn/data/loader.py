@@ -247,7 +247,8 @@ def _pixel_table(dataset: Dataset, normalize: bool | tuple[float, float]) -> np.
             raise ArgumentTypeError(f"normalize is {normalize!r}; wanted a bool or (mean, std)")
         mean = number("the mean of normalize", normalize[0])
         std = number("the std of normalize", normalize[1], above=0)
-    return ((grey - mean) / std).astype(np.float32)
+    with np.errstate(all="ignore"):
+        return ((grey - mean) / std).astype(np.float32)
 
 
 def _pair(dataset: Any) -> tuple[Any, Any]:

@@ -48,7 +48,8 @@ def clip_grad_norm_(
     if not grads:
         return Tensor(np.float64(0.0))
     home = grads[0].device
-    with use(home):
+    # No warnings of infinite norms, nor of ∞·0 from them.
+    with use(home), np.errstate(all="ignore"):
         # A square of float32 may overflow, one of float64 made from it does not.
         parts = [Tensor.wrap(_power_sum(g.data, p)).to(home).data for g in grads]
         stacked = namespace(parts[0]).stack(parts)
@@ -59,7 +60,7 @@ def clip_grad_norm_(
             )
         factor = Tensor.wrap(namespace(stacked).asarray((max_norm / (total + 1e-6)).clip(max=1.0)))
     for grad in grads:
-        with use(grad.device), np.errstate(invalid="ignore"):  # ∞·0, of an infinite norm
+        with use(grad.device), np.errstate(all="ignore"):
             # Assigned, so that the product is rounded once to the gradient's dtype.
             grad.data[...] = _wide(grad.data) * factor.to(grad.device).data
             grad._version.value += 1
@@ -79,7 +80,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     """
     limit = number("clip_value", clip_value, least=0, infinite=True)
     for grad in _gradients(parameters):
-        with use(grad.device):
+        with use(grad.device), np.errstate(all="ignore"):
             grad.data[...] = _wide(grad.data).clip(-limit, limit)
             grad._version.value += 1
 

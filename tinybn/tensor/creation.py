@@ -80,9 +80,10 @@ def full(
     dtype = Tensor(fill_value, device=CPU).dtype if dtype is None else as_dtype(dtype)
     if isinstance(fill_value, int):
         check_fits("full", fill_value, dtype)
-    return _filled(
-        (shape,), lambda xp, s, d: xp.full(s, fill_value, d), dtype, device, requires_grad
-    )
+    with np.errstate(all="ignore"):  # a number too large for the dtype is infinite
+        return _filled(
+            (shape,), lambda xp, s, d: xp.full(s, fill_value, d), dtype, device, requires_grad
+        )
 
 
 def eye(
@@ -275,7 +276,9 @@ def _or(default: np.dtype, dtype: Any) -> np.dtype:
 
 def _from_host(array: np.ndarray, dtype: np.dtype, device: Where, requires_grad: bool) -> Tensor:
     array = array if dtype != bool_ else array != 0
-    result = Tensor.wrap(move(array.astype(dtype, copy=False), as_device(device)))
+    with np.errstate(all="ignore"):
+        array = array.astype(dtype, copy=False)
+    result = Tensor.wrap(move(array, as_device(device)))
     return result.requires_grad_(requires_grad) if requires_grad else result
 
 

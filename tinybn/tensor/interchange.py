@@ -180,5 +180,6 @@ def to_numpy_protocol(array: Array, dtype: Any, copy: bool | None) -> np.ndarray
         )
     host = move(array, CPU)
     if dtype is not None:
-        host = host.astype(dtype, copy=False)
+        with np.errstate(all="ignore"):
+            host = host.astype(dtype, copy=False)
     return host.copy() if copy and np.may_share_memory(host, array) else host
