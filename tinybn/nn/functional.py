@@ -24,7 +24,12 @@ from ..tensor.ops import activation as _activation
 from ..tensor.ops import matmul as _matmul
 from ..tensor.ops import softmax as _softmax
 from ..tensor.ops import unary as _unary
-from ..tensor.ops._operands import check_optional_tensors, check_tensors, result_dtype
+from ..tensor.ops._operands import (
+    check_optional_tensors,
+    check_tensors,
+    not_floating,
+    result_dtype,
+)
 from ..tensor.ops.batch_norm import batch_norm
 from ..tensor.ops.conv import conv2d
 from ..tensor.ops.cross_entropy import REDUCTIONS, check_target_shape
@@ -60,8 +65,11 @@ __all__ = [
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input·weightᵀ + bias: [..., in] with weight [out, in] and bias [out] to [..., out].
 
+    float64 beside float32 computes and gives float64, as in NumPy.
+
     Raises:
         ShapeError, DeviceError: for tensors that do not fit.
+        DTypeError: for an input of integers and a floating weight.
     """
     return _matmul.linear(input, weight, bias)
 
@@ -191,6 +199,11 @@ def cross_entropy(
     choice("reduction", reduction, REDUCTIONS)
     integer("ignore_index", ignore_index)
     label_smoothing = number("label_smoothing", label_smoothing, least=0, most=1)
+    if target.ndim < input.ndim:
+        raise ShapeError(
+            f"target of shape {target.shape} is floating and so class probabilities; wanted "
+            f"input's shape {input.shape} (class numbers are integers: target.long())"
+        )
     _check_same(input, target)
     if input.ndim == 0:
         raise ShapeError("input has no dimensions; wanted logits [C], [N, C] or [N, C, d1, …]")
@@ -230,7 +243,7 @@ def nll_loss(
     choice("reduction", reduction, REDUCTIONS)
     ignore_index = integer("ignore_index", ignore_index)
     if not is_float(input.dtype):
-        raise DTypeError(f"input has dtype {input.dtype.name}; wanted a floating dtype")
+        raise not_floating("input", input)
     if target.dtype not in (int32, int64):
         raise DTypeError(f"target has dtype {target.dtype.name}; wanted int32 or int64")
     check_target_shape(input, target)
@@ -367,13 +380,10 @@ def _check_device(input: Tensor, other: Tensor, name: str) -> None:
 
 def _check_same(input: Tensor, other: Tensor, name: str = "target") -> None:
     """Raise unless both are floating, of one shape and on one device."""
-    if not (isinstance(input, Tensor) and isinstance(other, Tensor)):
-        check_tensors(**{"input": input, name: other})
-    if not (is_float(input.dtype) and is_float(other.dtype)):
-        raise DTypeError(
-            f"input has dtype {input.dtype.name} and {name} {other.dtype.name}; wanted floating "
-            "dtypes"
-        )
+    check_tensors(**{"input": input, name: other})
+    for tensor, called in ((input, "input"), (other, name)):
+        if not is_float(tensor.dtype):
+            raise not_floating(called, tensor)
     if input.shape != other.shape:
         raise ShapeError(
             f"input has shape {input.shape} and {name} {other.shape}; wanted equal shapes"

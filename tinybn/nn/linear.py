@@ -63,7 +63,11 @@ class Linear(Module):
             uniform_(param, -bound, bound)
 
     def forward(self, input: Tensor) -> Tensor:
-        """[…, in_features] to […, out_features]."""
+        """[…, in_features] to […, out_features]; float64 inputs give float64.
+
+        Raises:
+            DTypeError: for integers; ``input.float()``, of images divided by 255, is floating.
+        """
         return linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:

@@ -11,7 +11,7 @@ from ..kernels import recording
 from ..kernels.arrays import Array
 from ..kernels.gpu import is_cupy
 from .device import CPU, Device, array_module, default_device, device_of, use
-from .dtypes import as_dtype, bfloat16, float32, float64
+from .dtypes import SUPPORTED, as_dtype, bfloat16, float32, float64
 from .tape import is_tensor, wrap
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def to_array(
         source, device = _host_array(data, wanted), device or default_device()
     if not source.dtype.isnative:  # as files from other machines have it; no engine computes so
         source = source.astype(source.dtype.newbyteorder("="))
-    target = as_dtype(source.dtype) if wanted is None else wanted
+    target = _dtype_of(source) if wanted is None else wanted
     if source.dtype.kind not in "bifuV" or (source.dtype.kind == "V" and source.dtype != bfloat16):
         as_dtype(source.dtype)  # raises: text, objects and complex numbers are never cast
     result = move(source, device)
@@ -75,6 +75,16 @@ def _host_array(data: Any, wanted: np.dtype | None) -> np.ndarray:
     if wanted is None and array.dtype == float64 and not _has_dtype(data):
         return array.astype(float32)
     return array
+
+
+def _dtype_of(array: Array) -> np.dtype:
+    """The array's dtype, one of the seven."""
+    if array.dtype.kind in "iuf" and array.dtype not in SUPPORTED:
+        raise DTypeError(
+            f"dtype {array.dtype.name} is not supported; wanted one of the seven to "
+            "convert to, such as dtype=tb.float32"
+        )
+    return as_dtype(array.dtype)
 
 
 def _has_dtype(data: Any) -> bool:

@@ -210,6 +210,14 @@ def check_optional_tensors(**values: Any) -> None:
             raise DTypeError(f"{name} is {type(value).__name__}; wanted a Tensor or None")
 
 
+def not_floating(name: str, value: Tensor) -> DTypeError:
+    """The error of a Tensor called ``name`` that must be floating."""
+    return DTypeError(
+        f"{name} has dtype {value.dtype.name}; wanted a floating dtype: {name}.float(), or "
+        f"{name}.float() / 255 for images"
+    )
+
+
 def check_devices(name: str, *tensors: Tensor) -> None:
     """Raise DeviceError unless all tensors are on one device."""
     first = tensors[0].device

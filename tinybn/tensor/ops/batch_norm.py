@@ -20,8 +20,9 @@ from ...kernels.functional.checks import (
     check_passing,
 )
 from ..autocast import autocast_like
+from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
-from ._operands import check_optional_tensors, check_tensors
+from ._operands import check_optional_tensors, check_tensors, not_floating
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -165,6 +166,8 @@ def batch_norm(
         residual=residual, num_batches_tracked=num_batches_tracked,
     )  # fmt: skip
     check_pair(running_mean, running_var)
+    if not is_float(input.dtype):
+        raise not_floating("input", input)
     residual = autocast_like(residual, input)
     if not training and running_mean is not None:
         return apply(

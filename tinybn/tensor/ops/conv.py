@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ... import kernels
-from ...errors import DTypeError, ShapeError
+from ...errors import ShapeError
 from ...kernels.recording import side_by_side
 from ...kernels.windows import Windows, windows
 from ..autocast import autocast_low
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
-from ._operands import check_devices, check_optional_tensors, check_tensors, result_dtype
+from ._operands import (
+    check_devices,
+    check_optional_tensors,
+    check_tensors,
+    not_floating,
+    result_dtype,
+)
 from ._sums import total
 
 if TYPE_CHECKING:
@@ -96,7 +102,7 @@ def conv2d(
     check_devices("conv2d", *(t for t in (input, weight, bias) if t is not None))
     for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
         if tensor is not None and not is_float(tensor.dtype):
-            raise DTypeError(f"{name} has dtype {tensor.dtype.name}; wanted a floating dtype")
+            raise not_floating(name, tensor)
     if input.ndim not in (3, 4) or weight.ndim != 4:
         raise ShapeError(
             f"input has shape {input.shape} and weight {weight.shape}; wanted [N, C, H, W] or "

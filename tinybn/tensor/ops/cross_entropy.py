@@ -9,8 +9,9 @@ from ...arguments import choice, integer, number
 from ...errors import ShapeError
 from ...kernels.arrays import namespace
 from ..autocast import autocast_float32
+from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
-from ._operands import check_tensors
+from ._operands import check_tensors, not_floating
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -120,6 +121,8 @@ def cross_entropy(
     ignore_index = integer("ignore_index", ignore_index)
     label_smoothing = number("label_smoothing", label_smoothing, least=0, most=1)
     check_tensors(input=input, target=target, **({} if weight is None else {"weight": weight}))
+    if not is_float(input.dtype):
+        raise not_floating("input", input)
     check_target_shape(input, target)
     input, weight = autocast_float32(input, weight)
     return apply(

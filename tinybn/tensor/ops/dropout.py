@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from ... import kernels
 from ...arguments import number
-from ...errors import DTypeError
 from ..dtypes import is_float
 from ..random import default_generator
 from ..tape import Array, Node, Op, apply
-from ._operands import check_tensors
+from ._operands import check_tensors, not_floating
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -45,7 +44,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     check_tensors(input=input)
     p = number("p", p, least=0, most=1)
     if not is_float(input.dtype):
-        raise DTypeError(f"input has dtype {input.dtype}; wanted a floating-point dtype")
+        raise not_floating("input", input)
     if not training or p == 0:
         return input
     seed, offset = default_generator(input.device).reserve(input.size)

@@ -19,7 +19,7 @@ from ...kernels.reference.matmul import dense
 from ..autocast import autocast_low
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
-from ._operands import as_tensor, check_devices, result_dtype, unbroadcast
+from ._operands import as_tensor, check_devices, not_floating, result_dtype, unbroadcast
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -168,10 +168,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Raises:
         ShapeError: if the shapes do not fit.
         DeviceError: if they are on different devices.
-        DTypeError: if one is no tensor or array.
+        DTypeError: if one is no tensor or array, or x of integers and the weight floating.
     """
     x, weight = as_tensor(x, "linear"), as_tensor(weight, "linear")
     bias = None if bias is None else as_tensor(bias, "linear")
+    if not is_float(x.dtype) and is_float(weight.dtype):
+        raise not_floating("input", x)
     check_devices("linear", *(t for t in (x, weight, bias) if t is not None))
     if x.ndim == 0 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
         raise ShapeError(

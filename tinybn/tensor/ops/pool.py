@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import kernels
-from ...errors import DTypeError, ShapeError
+from ...errors import ShapeError
 from ...kernels import layout
 from ...kernels.arrays import accumulation_dtype, namespace
 from ...kernels.recording import upload
 from ...kernels.windows import Pair, Windows, adaptive_output, pooling
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
-from ._operands import check_tensors, wide
+from ._operands import check_tensors, not_floating, wide
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -199,7 +199,7 @@ def _batch(input: Tensor) -> Tensor:
     """input as [N, C, H, W]."""
     check_tensors(input=input)
     if not is_float(input.dtype):
-        raise DTypeError(f"input has dtype {input.dtype.name}; wanted a floating dtype")
+        raise not_floating("input", input)
     if input.ndim not in (3, 4):
         raise ShapeError(f"input has shape {input.shape}; wanted [N, C, H, W] or [C, H, W]")
     return input if input.ndim == 4 else input.unsqueeze(0)

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import DTypeError
 from ...kernels.arrays import namespace
 from ..autocast import autocast_float32
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
 from ._axes import Axes, AxisLike, count, kept_shape, many_axes, one_axis, reduced_shape
-from ._operands import as_tensor, narrow, wide
+from ._operands import as_tensor, narrow, not_floating, wide
 from ._sums import total
 
 if TYPE_CHECKING:
@@ -138,5 +137,5 @@ def logsumexp(x: Tensor, axis: AxisLike = None, keepdims: bool = False) -> Tenso
 def _floating(x: Tensor, name: str) -> Tensor:
     x = as_tensor(x, name)
     if not is_float(x.dtype):
-        raise DTypeError(f"{name} of a tensor of dtype {x.dtype.name}; a floating dtype is wanted")
+        raise not_floating("input", x)
     return x
