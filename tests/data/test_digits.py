@@ -150,8 +150,8 @@ def test_dataset_checks_its_arrays():
     images, labels = np.zeros((3, 4, 5), np.uint8), np.arange(3)
     classes = ("a", "b", "c")
     assert len(Dataset(images, labels, classes)) == 3
-    with pytest.raises(DTypeError, match="images are float64"):
-        Dataset(images.astype(float), labels, classes)
+    with pytest.raises(DTypeError, match="images are int64"):
+        Dataset(images.astype(int), labels, classes)
     with pytest.raises(DTypeError, match="labels are list"):
         Dataset(images, [0, 1, 2], classes)
     with pytest.raises(ShapeError, match="wanted"):

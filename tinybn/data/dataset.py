@@ -1,81 +1,122 @@
-"""Labelled images, as every data set of this package returns them."""
+"""Examples and their targets: what every data set of this package returns, and one's own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
 from ..arguments import number
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, IndexOutOfRange, ShapeError
+from ..kernels.arrays import Array
+from ..tensor import Tensor
+from ..tensor.device import CPU
+from ..tensor.dtypes import SUPPORTED, as_dtype, bfloat16, float32, is_float
+from ..tensor.interchange import is_array, move
 from ..tensor.ops._index import resolve
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Grey images and their class labels.
+    """Examples and their targets: grey images or features, class numbers or real numbers.
 
     ``dataset[i]`` is the pair ``(image, label)``; a slice or an array of indices
     gives a smaller Dataset with the same statistics.
 
-    Attributes:
-        images: uint8 ``[N, H, W]``, 0 is the background.
-        labels: int64 ``[N]``, each the index of a class.
-        classes: the classes' names.
-        mean: mean of the *training* set's pixels, after scaling them to 0 … 1.
-        std: standard deviation of the same, over all pixels of all images.
+    Args:
+        images: uint8 ``[N, H, W]``, 0 is the background; or features, floating ``[N, …]``. NumPy
+            or CuPy arrays or Tensors, which are kept in host memory.
+        labels: class numbers, integers ``[N]``; or, with features, floating targets ``[N, …]``.
+        classes: the classes' names, or () for floating targets and classes without names.
+        mean, std: what a DataLoader normalises by: those of all pixels of the *training* set,
+            scaled to 0 … 1, or of all features; with 0 and 1 features stay as they are.
         name: what ``repr`` calls the data.
+        dtype: of features and floating targets; None for float32. Images always give float32.
+
+    Attributes:
+        images: uint8, or of ``dtype``.
+        labels: int64, or of ``dtype``.
+        classes, mean, std, name, dtype: as given.
 
     Raises:
-        DTypeError: if images are not uint8 or labels not int64.
-        ShapeError: if the shapes are not ``[N, H, W]`` and ``[N]``.
+        DTypeError: for dtypes other than these.
+        ShapeError: for shapes other than these.
         ArgumentError: if a label names no class, or ``std`` is not positive.
     """
 
     images: np.ndarray
     labels: np.ndarray
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
     mean: float = 0.0
     std: float = 1.0
-    name: str = "images"
+    name: str = "data"
+    dtype: Any = None
 
     def __post_init__(self) -> None:
-        images, labels = self.images, self.labels
-        for array, what, dtype in ((images, "images", np.uint8), (labels, "labels", np.int64)):
-            if not isinstance(array, np.ndarray) or array.dtype != dtype:
-                given = getattr(array, "dtype", type(array).__name__)
-                raise DTypeError(f"{what} are {given}; wanted a NumPy array of {dtype.__name__}")
-        if images.ndim != 3 or labels.ndim != 1:
-            raise ShapeError(
-                f"images {images.shape} and labels {labels.shape}; wanted [N, H, W] and [N]"
+        dtype = float32 if self.dtype is None else as_dtype(self.dtype)
+        if not is_float(dtype):
+            raise DTypeError(f"dtype is {dtype.name}; wanted a floating one")
+        images, labels = _on_host("images", self.images), _on_host("labels", self.labels)
+        grey = images.dtype == np.uint8
+        if grey and dtype != float32:
+            raise DTypeError(f"dtype is {dtype.name}; images of uint8 give float32")
+        if not (grey or _is_real(images)):
+            raise DTypeError(
+                f"images are {images.dtype}; wanted uint8, or floating features: "
+                "images.astype(np.float32)"
             )
-        if len(images) != len(labels):
-            raise ShapeError(f"{len(images)} images but {len(labels)} labels; wanted one an image")
+        if images.ndim < 1 or (grey and images.ndim != 3):
+            raise ShapeError(
+                f"images {images.shape} and labels {labels.shape}; wanted uint8 images [N, H, W], "
+                "or floating features [N, …]: images.astype(np.float32) / 255"
+            )
         if not isinstance(self.classes, (tuple, list)):
             raise ArgumentTypeError(f"classes is {self.classes!r}; wanted a tuple of names")
-        if labels.size and not 0 <= labels.min() <= labels.max() < len(self.classes):
-            raise ArgumentError(
-                f"labels run from {labels.min()} to {labels.max()}; "
-                f"wanted 0 to {len(self.classes) - 1}"
-            )
+        self._check_labels(labels, len(images), grey)
         number("mean", self.mean)
         number("std", self.std, above=0)
+        target = np.dtype(np.int64) if labels.dtype.kind in "iu" else dtype
+        with np.errstate(all="ignore"):
+            images = images if grey else images.astype(dtype, copy=False)
+            labels = labels.astype(target, copy=False)
+        for name, value in (("images", images), ("labels", labels), ("dtype", dtype)):
+            object.__setattr__(self, name, value)  # it is frozen
+
+    def _check_labels(self, labels: np.ndarray, examples: int, grey: bool) -> None:
+        whole = labels.dtype.kind in "iu"
+        if not (whole or _is_real(labels)):
+            raise DTypeError(f"labels are {labels.dtype}; wanted integers, or floating targets")
+        if not whole and (grey or self.classes):
+            raise DTypeError(
+                f"labels are {labels.dtype}, which have no classes and go with no uint8 images; "
+                "wanted integers, or features (images[:, None].astype(np.float32) / 255) and "
+                "classes=()"
+            )
+        if labels.ndim < 1 or (whole and labels.ndim != 1):
+            raise ShapeError(f"labels {labels.shape}; wanted [N] class numbers, or targets [N, …]")
+        if examples != len(labels):
+            raise ShapeError(f"{examples} images but {len(labels)} labels; wanted one an image")
+        if whole and labels.size:
+            least, most = int(labels.min()), int(labels.max())
+            if least < 0 or (self.classes and most >= len(self.classes)):
+                wanted = f"0 to {len(self.classes) - 1}" if self.classes else "0 or more"
+                raise ArgumentError(f"labels run from {least} to {most}; wanted {wanted}")
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @overload
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int]: ...
+    def __getitem__(self, index: int) -> tuple[np.ndarray, Any]: ...
 
     @overload
     def __getitem__(self, index: slice | list[int] | np.ndarray) -> Dataset: ...
 
     def __getitem__(
         self, index: int | slice | list[int] | np.ndarray
-    ) -> tuple[np.ndarray, int] | Dataset:
+    ) -> tuple[np.ndarray, Any] | Dataset:
         """Return one ``(image, label)`` for an integer, else the Dataset of those rows.
 
         Args:
@@ -90,19 +131,41 @@ class Dataset:
         except IndexOutOfRange as error:
             raise IndexOutOfRange(f"index of {self!r}: {error}") from error
         images, labels = rows.get(self.images), rows.get(self.labels)
-        if labels.ndim == 0:
-            return images, int(labels)
+        if not rows.arrays and isinstance(rows.outer[0], int):
+            return images, int(labels) if self.labels.dtype == np.int64 else labels
         return replace(self, images=images, labels=labels)
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, int]]:
-        return zip(self.images, self.labels.tolist(), strict=True)
+    def __iter__(self) -> Iterator[tuple[np.ndarray, Any]]:
+        numbered = self.labels.dtype == np.int64
+        return zip(self.images, self.labels.tolist() if numbered else self.labels, strict=True)
 
     def __repr__(self) -> str:
-        height, width = self.images.shape[1:]
-        return (
-            f"Dataset({self.name}: {len(self)} images of {height}x{width}, "
-            f"{len(self.classes)} classes)"
-        )
+        sizes = "x".join(map(str, self.images.shape[1:])) or "one number"
+        what = "images" if self.images.dtype == np.uint8 else "examples"
+        if self.labels.dtype != np.int64:
+            targets = "x".join(map(str, self.labels.shape[1:]))
+            kind = f"float targets of {targets}" if targets else "float targets"
+        else:
+            kind = f"{len(self.classes)} classes" if self.classes else "class numbers"
+        return f"Dataset({self.name}: {len(self)} {what} of {sizes}, {kind})"
+
+
+def class_numbers(labels: Array) -> Array:
+    """``labels``, integers of the dtypes that Tensors lack as int64."""
+    if labels.dtype.kind in "iu" and labels.dtype not in SUPPORTED:
+        return labels.astype(np.int64)
+    return labels
+
+
+def _on_host(name: str, value: Any) -> np.ndarray:
+    array = value.data if isinstance(value, Tensor) else value
+    if not is_array(array):
+        raise DTypeError(f"{name} are {type(value).__name__}; wanted an array or a Tensor")
+    return move(array, CPU)
+
+
+def _is_real(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" or array.dtype == bfloat16
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[float, float]:

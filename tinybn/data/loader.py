@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ..arguments import integer, number, switch
-from ..errors import ArgumentError, ArgumentTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from ..kernels import gpu
 from ..tensor import Tensor
 from ..tensor.device import CPU, Device, as_device, device_of, use
 from ..tensor.dtypes import as_dtype
 from ..tensor.interchange import move
-from .dataset import Dataset
+from .dataset import Dataset, class_numbers
 from .epoch import ImageEpoch, PairEpoch
 
 # On a GPU many batches are gathered by one launch and handed out as slices of the
@@ -28,9 +28,10 @@ RESIDENT_SHARE = 4  # a data set stays on the GPU if it takes at most 1 / 4 of i
 class DataLoader:
     """Iterate over a data set in batches, as pairs ``(inputs, targets)`` of Tensors.
 
-    From a :class:`Dataset` come inputs of float32 ``[B, 1, H, W]``, scaled to
-    0 … 1 and normalised, and targets of int64 ``[B]``. From a pair of arrays or
-    Tensors ``(inputs, targets)`` come their rows as they are.
+    From a :class:`Dataset` of images come inputs of float32 ``[B, 1, H, W]``, scaled to
+    0 … 1 and normalised, and targets of int64 ``[B]``; from one of features their rows,
+    normalised, and those of its targets. From a pair of arrays or Tensors ``(inputs, targets)``
+    come their rows as they are, but integer targets of a dtype that Tensors lack as int64.
 
     Each pass over the loader is one epoch: shuffled anew, but the same again for
     the same seed and epoch. The data are moved to the device once if they fit
@@ -46,11 +47,11 @@ class DataLoader:
         drop_last: whether to leave out a last batch smaller than B.
         device: where the batches are. None is where a pair's inputs are, if they
             are a Tensor or a CuPy array, else the default device.
-        normalize: for a Dataset, True gives ``(x / 255 - mean) / std`` with the
-            Dataset's statistics, a pair ``(mean, std)`` the same with those given,
-            False gives ``x / 255``.
+        normalize: for a Dataset, True gives ``(x - mean) / std`` with the Dataset's statistics,
+            x being features or greys / 255, a pair ``(mean, std)`` the same with those given,
+            False gives ``x``.
         transform: called with each batch's inputs, returns what to use in their place.
-        shift: for a Dataset, the most pixels by which each image is moved up or down and left
+        shift: for a Dataset of images, the most pixels by which each is moved up or down and left
             or right, at random, anew in each epoch; the background comes in at the edges.
 
     Attributes:
@@ -92,16 +93,20 @@ class DataLoader:
         self._on_device: tuple[tuple[int, int], ImageEpoch] | None = None
         if isinstance(dataset, Dataset):
             inputs, targets = dataset.images, dataset.labels
-            table = _pixel_table(dataset, normalize)
+            table = None
+            if inputs.dtype == np.uint8:
+                table = _normalized(np.arange(256) / 255.0, dataset, normalize, dataset.dtype)
+            else:
+                inputs = _normalized(inputs, dataset, normalize, dataset.dtype)
         else:
             inputs, targets = _pair(dataset)
             table = None
-            if self.shift:
-                raise ArgumentError(f"shift {shift} needs a Dataset, of images; this is a pair")
             if not isinstance(normalize, bool):
                 raise ArgumentError("normalize needs a Dataset; a pair's rows are used as they are")
             if device is None and not isinstance(dataset[0], np.ndarray):
                 device = device_of(inputs)
+        if self.shift and table is None:
+            raise ArgumentError(f"shift {shift} needs a Dataset of uint8 images; these are none")
         if len(inputs) != len(targets):
             raise ShapeError(f"{len(inputs)} inputs but {len(targets)} targets; wanted as many")
         if not len(inputs):
@@ -233,13 +238,14 @@ def _fits(device: Device, *arrays: Any) -> bool:
         return size <= gpu.free_memory() // RESIDENT_SHARE
 
 
-def _pixel_table(dataset: Dataset, normalize: bool | tuple[float, float]) -> np.ndarray:
-    """Return what each of the 256 grey values becomes: float32 ``[256]``.
+def _normalized(
+    x: np.ndarray, dataset: Dataset, normalize: bool | tuple[float, float], dtype: np.dtype
+) -> np.ndarray:
+    """``(x − mean) / std`` as ``normalize`` says, each value the float64 result rounded once.
 
-    A look-up replaces the arithmetic: one pass over the batch, and each value
-    is the float64 result rounded once.
+    ``x`` is features, or the 256 greys of images: looking them up in the result replaces the
+    arithmetic by one pass over a batch.
     """
-    grey = np.arange(256) / 255.0
     if isinstance(normalize, bool):
         mean, std = (dataset.mean, dataset.std) if normalize else (0.0, 1.0)
     else:
@@ -248,7 +254,9 @@ def _pixel_table(dataset: Dataset, normalize: bool | tuple[float, float]) -> np.
         mean = number("the mean of normalize", normalize[0])
         std = number("the std of normalize", normalize[1], above=0)
     with np.errstate(all="ignore"):
-        return ((grey - mean) / std).astype(np.float32)
+        if (mean, std) != (0.0, 1.0):
+            x = (x.astype(np.float64) - mean) / std
+        return x.astype(dtype, copy=False)
 
 
 def _pair(dataset: Any) -> tuple[Any, Any]:
@@ -257,12 +265,20 @@ def _pair(dataset: Any) -> tuple[Any, Any]:
         raise ArgumentTypeError(
             f"dataset is {type(dataset).__name__}; wanted a Dataset or a pair (inputs, targets)"
         )
-    arrays = []
+    arrays: list[Any] = []
     for value in dataset:
         array = value.data if isinstance(value, Tensor) else value
         if not isinstance(array, np.ndarray) and not gpu.is_cupy(array):
             raise ArgumentTypeError(
-                f"a pair holds {type(value).__name__}; wanted arrays or Tensors"
+                f"a pair holds {type(value).__name__}; wanted arrays or Tensors, such as from "
+                "tb.tensor()"
+            )
+        if arrays:
+            array = class_numbers(array)
+        elif array.dtype.kind == "u":
+            raise DTypeError(
+                f"inputs are {array.dtype}; wanted a dtype of Tensors, x.astype(np.float32) / 255 "
+                "for images, or a Dataset of them"
             )
         as_dtype(array.dtype)
         if array.ndim == 0:
