@@ -15,6 +15,7 @@ from . import interchange
 from .device import CPU, Device, as_device, device_of, use
 from .dtypes import bool_, float32, int64, is_float
 from .methods import TensorMethods
+from .numpy_functions import ArrayUfunc, array_function
 from .ops._views import address
 from .tape import Node, Version, is_tensor, register_tensor_type, run_backward
 
@@ -53,7 +54,8 @@ class Tensor(TensorMethods):
 
     __slots__ = ("_data", "_node", "_grad", "_requires_grad", "_version", "_hooks", "__weakref__")
     __array_priority__ = 1000
-    __array_ufunc__ = None  # so that numpy_array + tensor asks our __radd__
+    __array_ufunc__ = ArrayUfunc()
+    __array_function__ = array_function
 
     def __init__(
         self,
