@@ -33,15 +33,15 @@ def as_dtype(dtype: Any) -> np.dtype:
         DTypeError: if it is not a dtype or not one that tinybn supports.
     """
     if dtype is None:  # to NumPy it is float64, which nobody who writes None means
-        raise DTypeError(f"None is not a data type; {_wanted()}")
+        raise DTypeError(f"None is not a data type; {dtypes_wanted()}")
     try:
         result = (
             _BY_NAME[dtype] if isinstance(dtype, str) and dtype in _BY_NAME else np.dtype(dtype)
         )
     except TypeError as error:
-        raise DTypeError(f"{dtype!r} is not a data type; {_wanted()}") from error
+        raise DTypeError(f"{dtype!r} is not a data type; {dtypes_wanted()}") from error
     if result not in SUPPORTED:
-        raise DTypeError(f"dtype {result.name} is not supported; {_wanted()}")
+        raise DTypeError(f"dtype {result.name} is not supported; {dtypes_wanted()}")
     return result
 
 
@@ -50,5 +50,6 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype in FLOATS
 
 
-def _wanted() -> str:
+def dtypes_wanted() -> str:
+    """The seven, for a message."""
     return "wanted float16, bfloat16, float32, float64, int32, int64 or bool"

@@ -11,7 +11,7 @@ from ..kernels import recording
 from ..kernels.arrays import Array
 from ..kernels.gpu import is_cupy
 from .device import CPU, Device, array_module, default_device, device_of, use
-from .dtypes import SUPPORTED, as_dtype, bfloat16, float32, float64
+from .dtypes import SUPPORTED, as_dtype, bfloat16, dtypes_wanted, float32, float64
 from .tape import is_tensor, wrap
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def _dtype_of(array: Array) -> np.dtype:
     """The array's dtype, one of the seven."""
     if array.dtype.kind in "iuf" and array.dtype not in SUPPORTED:
         raise DTypeError(
-            f"dtype {array.dtype.name} is not supported; wanted one of the seven to "
-            "convert to, such as dtype=tb.float32"
+            f"dtype {array.dtype.name} is not supported; {dtypes_wanted()}, to which dtype= "
+            "converts: dtype=tb.float32"
         )
     return as_dtype(array.dtype)
 

@@ -212,9 +212,9 @@ def check_optional_tensors(**values: Any) -> None:
 
 def not_floating(name: str, value: Tensor) -> DTypeError:
     """The error of a Tensor called ``name`` that must be floating."""
+    images = f", or {name}.float() / 255 for images" if name == "input" else ""
     return DTypeError(
-        f"{name} has dtype {value.dtype.name}; wanted a floating dtype: {name}.float(), or "
-        f"{name}.float() / 255 for images"
+        f"{name} has dtype {value.dtype.name}; wanted a floating dtype: {name}.float(){images}"
     )
 
 
