@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..arguments import integer, switch
-from ..errors import ArgumentError, ArgumentTypeError, CaptureError, StatisticsError
+from ..errors import ArgumentTypeError, CaptureError, StatisticsError
 from ..graph import CapturedStep, capture
 from ..tensor import Device, Tensor, no_grad
 from ..tensor.dtypes import float16
