@@ -1,4 +1,4 @@
-"""The activations that BatchNorm applies in passing, in NumPy."""
+"""The activations that kernels apply in passing, in NumPy."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _bounded(z: Array) -> Array:
     return np.clip(z, -1e4, 1e4)  # beyond, SiLU and GELU are straight lines; ∞·0 is NaN
 
 
-# y(z), and from dy and z the gradient of z, of what BatchNorm applies in passing; the formulas'
-# sources are in batch_norm/activations.py.
+# y(z), and from dy and z the gradient of z, of what is applied in passing; the formulas'
+# sources are in activate.py.
 ACTIVATIONS: dict[str | None, tuple[Callable, Callable]] = {
     None: (lambda z: z, lambda dy, z: dy),
     "relu": (lambda z: np.maximum(z, 0.0), lambda dy, z: keep(~(z <= 0), dy)),

@@ -16,12 +16,13 @@ import functools
 import importlib
 import importlib.util
 from collections.abc import Callable
+from typing import Any
 
 from ..errors import MissingDependency
 from . import reference
 from .arrays import Array
 from .gpu import is_cupy
-from .launch import interpreting
+from .launch import interpreting, observe
 
 KERNELS = {
     "batch_norm_forward": ("batch_norm.objects", "BatchNormForward"),
@@ -84,6 +85,15 @@ def engine_of(array: Array) -> str:
 
 def implementation(name: str, array: Array) -> Callable:
     """The function that does op ``name`` on arrays like ``array``."""
-    if engine_of(array) == "cpu":
-        return getattr(reference, name)
-    return _kernel(name)
+    if engine_of(array) != "cpu":
+        return _kernel(name)
+    function = getattr(reference, name)
+    observer = observe.current()
+    if observer is None:
+        return function
+
+    def seen(*args: Any, **options: Any) -> None:
+        launch = observe.Launch(name, {**dict(enumerate(args)), **options})
+        observer.see(launch, lambda: function(*args, **options))
+
+    return seen

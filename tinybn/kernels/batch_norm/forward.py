@@ -22,8 +22,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..activate import activate
 from ..common import rsqrt_rounded
-from .activations import activate
 from .exchange import collect, collect_merged, next_tag, publish, publish_merged
 from .tiles import (
     load_column,

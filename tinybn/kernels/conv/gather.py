@@ -22,6 +22,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..activate import activate
 from ..product.addition import add_product, sum_of
 
 
@@ -93,15 +94,15 @@ def channels_and_taps(k, CHANNELS, TAPS: tl.constexpr, TAPS_FIRST: tl.constexpr)
 
 @triton.jit
 def conv2d_gather_kernel(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, M, CHANNELS_OUT, CHANNELS_IN, H, W, OUT_H, OUT_W,
-    x_n, x_c, x_h, x_w, y_n, y_c, y_h, y_w, weight_out, weight_in, weight_tap,
+    x_ptr, weight_ptr, bias_ptr, addend_ptr, y_ptr, M, CHANNELS_OUT, CHANNELS_IN, H, W, OUT_H,
+    OUT_W, x_n, x_c, x_h, x_w, y_n, y_c, y_h, y_w, weight_out, weight_in, weight_tap,
     weight_group,
     KW: tl.constexpr, TAPS: tl.constexpr, BEFORE_H: tl.constexpr, BEFORE_W: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, DILATION_H: tl.constexpr,
     DILATION_W: tl.constexpr, TRANSPOSED: tl.constexpr, TAPS_FIRST: tl.constexpr,
     ONE_TAP: tl.constexpr, NCHW: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
-    UPCAST: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    UPCAST: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     group = tl.program_id(2)
     tile = tl.program_id(0)
@@ -153,4 +154,7 @@ def conv2d_gather_kernel(
     if NCHW:
         at = tl.max_contiguous(at, [2, 1])
     mask = inside[:, None] & (out < CHANNELS_OUT)[None, :]
+    if addend_ptr is not None:
+        total += tl.load(addend_ptr + at, mask=mask, other=0.0).to(ACC)
+    total = activate(total, ACTIVATION)
     tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=mask)

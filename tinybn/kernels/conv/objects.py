@@ -66,7 +66,7 @@ class _GatherKernel(_ConvKernel):
 
     def _arguments(
         self, x: Array, weight: Array, bias: Array | None, y: Array, windows: Windows, groups: int,
-        transposed: bool,
+        transposed: bool, addend: Array | None = None, activation: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         n, channels_out, *out = y.shape
         channels_out, channels_in = channels_out // groups, x.shape[1] // groups
@@ -83,10 +83,12 @@ class _GatherKernel(_ConvKernel):
             filters = filters.transpose(0, 2, 3, 1)
         group, of_out, of_in, of_tap = steps(filters)
         return dict(
-            x_ptr=x, weight_ptr=filters, bias_ptr=bias, y_ptr=y, M=rows, CHANNELS_OUT=channels_out,
-            CHANNELS_IN=channels_in, H=x.shape[2], W=x.shape[3], OUT_H=out[0], OUT_W=out[1],
-            **image_steps("x", x), **image_steps("y", y), weight_out=of_out, weight_in=of_in,
+            x_ptr=x, weight_ptr=filters, bias_ptr=bias, addend_ptr=addend, y_ptr=y, M=rows,
+            CHANNELS_OUT=channels_out, CHANNELS_IN=channels_in, H=x.shape[2], W=x.shape[3],
+            OUT_H=out[0], OUT_W=out[1], **image_steps("x", x), **image_steps("y", y),
+            weight_out=of_out, weight_in=of_in,
             weight_tap=of_tap, weight_group=group, TRANSPOSED=transposed,
+            ACTIVATION=activation,
             **self._shared(windows, x, y, weight), **order, **tiles,
         )  # fmt: skip
 
@@ -109,20 +111,25 @@ class _GatherKernel(_ConvKernel):
 
 
 class Conv2dForward(_GatherKernel):
-    """y from x, weight and bias. Takes the arguments of ``reference.conv2d_forward``."""
+    """y = activation(weight ⋆ x + bias + addend). Arguments: ``reference.conv2d_forward``.
+
+    addend lies as y.
+    """
 
     def __call__(
         self, x: Array, weight: Array, bias: Array | None, y: Array, *, windows: Windows,
-        groups: int,
+        groups: int, addend: Array | None = None, activation: str | None = None,
     ) -> None:  # fmt: skip
-        arrays = (x, 1), (weight, 0), (bias, 0), (y, 1)
-        for count, (of_x, filters, shift, of_y) in _launches_of(groups, *arrays):
-            arguments = self._arguments(of_x, filters, shift, of_y, windows, count, False)
+        arrays = (x, 1), (weight, 0), (bias, 0), (y, 1), (addend, 1)
+        for count, (of_x, filters, shift, of_y, added) in _launches_of(groups, *arrays):
+            arguments = self._arguments(
+                of_x, filters, shift, of_y, windows, count, False, added, activation
+            )
             self._run(count, groups, arguments)
 
     def example(self, dtype: np.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
         x, weight, bias, y, windows = _example(dtype, shape)
-        return self._arguments(x, weight, bias, y, windows, 1, False)
+        return self._arguments(x, weight, bias, y, windows, 1, False, y, "gelu")
 
 
 class Conv2dBackwardInput(_GatherKernel):

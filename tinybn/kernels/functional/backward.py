@@ -22,7 +22,7 @@ from .checks import (
     check_same_place,
 )
 from .repeat import Repeats, Statistics, Template
-from .results import contiguous_or_none, result_like, taken_as_they_are, written
+from .results import contiguous_or_none, result_in, taken_as_they_are, written
 
 
 class Passing(NamedTuple):
@@ -203,7 +203,7 @@ def _backward(name, dy, x, weight, columns, needs, out, passing, **options):
         check_out(out, x, x.shape, x.dtype)
     x = layout.dense(x)
     dy = layout.in_layout_of(dy, x)
-    dx = result_like(x, out, dy) if needs[0] else None
+    dx = result_in(out, layout.like(x), x, dy) if needs[0] else None
     _, dweight, dbias, daddend = _results(x, weight, (False, *needs[1:]))
     if passing is not None:
         sign = None if passing.sign is None else layout.in_layout_of(passing.sign, x)

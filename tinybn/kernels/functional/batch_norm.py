@@ -25,7 +25,7 @@ from .checks import (
     check_writable,
 )
 from .repeat import Repeats, Statistics, Template
-from .results import contiguous_or_none, result_like, taken_as_they_are, written
+from .results import contiguous_or_none, result_in, taken_as_they_are, written
 
 
 def _check_training(
@@ -90,6 +90,7 @@ def batch_norm_forward(
     activation: str | None = None,
     eps: float = 1e-5,
     momentum: float | None = 0.1,
+    out: Array | None = None,
 ) -> BatchNormResult:
     """BatchNorm in training at once: statistics, running statistics and y.
 
@@ -103,6 +104,7 @@ def batch_norm_forward(
         num_batches_tracked: 0-d int64, goes up by one.
         addend: of x's shape and dtype, such as a residual connection's.
         activation: None, ``"relu"``, ``"silu"`` or ``"gelu"`` (exact).
+        out: an array of x's shape and dtype for y.
 
     Raises:
         ShapeError: for a shape that does not fit, or only one value a channel.
@@ -112,14 +114,16 @@ def batch_norm_forward(
     """
     columns: Sequence[Array | None]
     columns = (weight, bias, running_mean, running_var, num_batches_tracked)
-    key, again = _forwards.find((x, addend), columns, eps, momentum, activation)
+    key, again = _forwards.find((x, addend), columns, eps, momentum, activation, out is None)
     if again is not None:
         return again(x, addend)
     _check_training(x, running_mean, running_var, eps, momentum)
     check_channels(x, weight=weight, bias=bias)
     _check_count(x, num_batches_tracked, momentum)
     check_passing(x, addend, activation)
-    regular = taken_as_they_are(x, (addend,), columns)
+    if out is not None:
+        check_out(out, x, x.shape, x.dtype)
+    regular = out is None and taken_as_they_are(x, (addend,), columns)
     x = layout.dense(x)
     if addend is not None:
         addend = layout.in_layout_of(addend, x)
@@ -131,22 +135,22 @@ def batch_norm_forward(
         call = _Forward(kernel, x, addend, columns, options)
         _forwards.keep(key, columns, call)
         return call(x, addend)
-    y, sign, statistics = _results(x, addend, activation)
+    y, sign, statistics = _results(x, addend, activation, out)
     kernel(x, addend, *columns, y, sign, *statistics, **options)
     if running_mean is not None and running_var is not None:
         written(columns[2], running_mean)
         written(columns[3], running_var)
-    return BatchNormResult(y, Statistics.of(statistics), sign)
+    return BatchNormResult(written(y, out), Statistics.of(statistics), sign)
 
 
 def _results(
-    x: Array, addend: Array | None, activation: str | None
+    x: Array, addend: Array | None, activation: str | None, out: Array | None = None
 ) -> tuple[Array, Array | None, Array]:
-    """Where forward writes y, sign and [3, C] statistics."""
+    """Where forward writes y (to ``out`` where it can), sign and [3, C] statistics."""
     needs_sign = activation == "relu" and (addend is not None or engine_of(x) == "cpu")
     sign = layout.like(x, np.dtype(bool)) if needs_sign else None
     statistics = namespace(x).empty((3, x.shape[1]), accumulation_dtype(x.dtype))
-    return layout.like(x), sign, statistics
+    return result_in(out, layout.like(x), x, addend), sign, statistics
 
 
 def _equal_share(num_batches_tracked: Array) -> Array:
@@ -289,7 +293,7 @@ def batch_norm_normalize_forward(
     if out is not None:
         check_out(out, x, x.shape, x.dtype)
     x = layout.dense(x)
-    y = result_like(x, out)
+    y = result_in(out, layout.like(x), x)
     columns = [contiguous_or_none(a) for a in (weight, bias, mean, rstd, residual)]
     if x.size:
         implementation("batch_norm_normalize_forward", x)(x, *columns, y)
@@ -382,7 +386,7 @@ def _inference(
     if addend is not None or activation is not None:
         addend = None if addend is None else layout.in_layout_of(addend, x)
         passing = {"addend": addend, "activation": activation}
-    y = result_like(x, out, *([] if addend is None else [addend]))
+    y = result_in(out, layout.like(x), x, addend)
     columns = [contiguous_or_none(a) for a in (weight, bias, running_mean, running_var)]
     if x.size:
         implementation(name, x)(x, *columns, y, eps=float(eps), **passing)

@@ -118,11 +118,25 @@ def check_nchw(x: Array) -> None:
         raise ShapeError(f"x has shape {x.shape}; wanted [N, C, H, W]")
 
 
-def check_passing(x: Array, addend: Array | None, activation: str | None) -> None:
-    """What is applied in passing: an addend of x's shape, an activation by name."""
+def check_activation(activation: str | None) -> None:
     if activation not in tuple(ACTIVATIONS):
         names = ", ".join(repr(name) for name in ACTIVATIONS)
         raise ArgumentError(f"activation is {activation!r}; wanted one of {names}")
+
+
+def check_finish(
+    x: Array, shape: tuple[int, ...], addend: Array | None, activation: str | None
+) -> None:
+    """What a product is finished with: an addend of the result's shape, an activation by name."""
+    check_activation(activation)
+    check_like(x, "x", addend=addend)
+    if addend is not None and addend.shape != shape:
+        raise ShapeError(f"addend has shape {addend.shape}; wanted that of the result, {shape}")
+
+
+def check_passing(x: Array, addend: Array | None, activation: str | None) -> None:
+    """What is applied in passing: an addend of x's shape, an activation by name."""
+    check_activation(activation)
     if addend is None:
         return
     check_input(addend, "addend")

@@ -8,8 +8,8 @@ from .. import layout
 from ..arrays import Array, contiguous, namespace
 from ..engines import implementation
 from ..windows import Windows
-from .checks import check_like, check_nchw, check_out
-from .results import contiguous_or_none, written
+from .checks import check_finish, check_like, check_nchw, check_out
+from .results import contiguous_or_none, result_in, written
 
 
 def conv2d_forward(
@@ -19,9 +19,13 @@ def conv2d_forward(
     *,
     windows: Windows,
     groups: int = 1,
+    addend: Array | None = None,
+    activation: str | None = None,
     out: Array | None = None,
 ) -> Array:
     """y[n, o] = bias[o] + Σ over channels c of o's group: weight[o, c] slid over x[n, c].
+
+    With ``addend`` and ``activation`` it is activation(that + addend), rounded once.
 
     Args:
         x: [N, C, H, W], floating, C-contiguous or channels-last, which y is then too.
@@ -29,6 +33,8 @@ def conv2d_forward(
         bias: [O] of x's dtype, or None.
         windows: size, stride, padding and dilation of the filters; their size is weight's.
         groups: how many sets of channels have filters of their own.
+        addend: of y's shape and dtype, such as a residual connection's, or None.
+        activation: None, ``"relu"``, ``"silu"`` or ``"gelu"`` (exact).
         out: where y is written, [N, O, OH, OW] of x's dtype.
 
     Raises:
@@ -43,14 +49,17 @@ def conv2d_forward(
         check_like(x, "x", bias=bias)
         if bias.shape != weight.shape[:1]:
             raise ShapeError(f"bias has shape {bias.shape}; wanted {weight.shape[:1]}")
+    check_finish(x, shape, addend, activation)
     if out is not None:
         check_out(out, x, shape, x.dtype)
     x = layout.dense(x)
-    y = layout.image(x, shape)
+    y = result_in(out, layout.image(x, shape), x, weight, bias, addend)
     if y.size:
         implementation("conv2d_forward", x)(
-            x, contiguous(weight), contiguous_or_none(bias), y, windows=windows, groups=groups
-        )
+            x, contiguous(weight), contiguous_or_none(bias), y, windows=windows, groups=groups,
+            addend=None if addend is None else layout.in_layout_of(addend, y),
+            activation=activation,
+        )  # fmt: skip
     return written(y, out)
 
 

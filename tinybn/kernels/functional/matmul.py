@@ -5,17 +5,28 @@ from __future__ import annotations
 from ...errors import ShapeError
 from ..arrays import Array, contiguous, namespace
 from ..engines import implementation
-from .checks import check_float, check_like
-from .results import contiguous_or_none
+from .checks import check_finish, check_float, check_like, check_out
+from .results import contiguous_or_none, result_in, written
 
 
-def matmul(a: Array, b: Array, bias: Array | None = None) -> Array:
-    """a·b + bias, added up in the accumulation dtype and rounded once.
+def matmul(
+    a: Array,
+    b: Array,
+    bias: Array | None = None,
+    *,
+    addend: Array | None = None,
+    activation: str | None = None,
+    out: Array | None = None,
+) -> Array:
+    """activation(a·b + bias + addend), added up in the accumulation dtype and rounded once.
 
     Args:
         a: [M, K], floating.
         b: [K, N] of a's dtype.
         bias: [N] of a's dtype, or None.
+        addend: [M, N] of a's dtype, such as a residual connection's, or None.
+        activation: None, ``"relu"``, ``"silu"`` or ``"gelu"`` (exact).
+        out: where the result is written, [M, N] of a's dtype.
 
     Raises:
         ShapeError, DTypeError, DeviceError: for arguments that do not fit.
@@ -28,12 +39,21 @@ def matmul(a: Array, b: Array, bias: Array | None = None) -> Array:
         raise ShapeError(f"a has shape {a.shape} and b {b.shape}; wanted [M, K] and [K, N]")
     if bias is not None and bias.shape != b.shape[1:]:
         raise ShapeError(f"bias has shape {bias.shape}; wanted {b.shape[1:]}")
-    y = namespace(a).empty((a.shape[0], b.shape[1]), a.dtype)
-    if y.size and a.size:
-        implementation("matmul", a)(a, b, contiguous_or_none(bias), y)
-    elif y.size:
-        y[...] = 0 if bias is None else bias  # a sum of nothing
-    return y
+    shape = (a.shape[0], b.shape[1])
+    check_finish(a, shape, addend, activation)
+    if out is not None:
+        check_out(out, a, shape, a.dtype)
+    y = result_in(out, namespace(a).empty(shape, a.dtype), a, b, bias, addend)
+    if y.size and not a.size:  # a sum of nothing
+        a, b = (
+            namespace(a).zeros((shape[0], 1), a.dtype),
+            namespace(a).zeros((1, shape[1]), a.dtype),
+        )
+    if y.size:
+        implementation("matmul", a)(
+            a, b, contiguous_or_none(bias), y, contiguous_or_none(addend), activation
+        )
+    return written(y, out)
 
 
 def linear_backward(

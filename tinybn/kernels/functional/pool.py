@@ -10,13 +10,14 @@ from .. import layout
 from ..arrays import Array
 from ..engines import implementation
 from ..windows import Windows, check_padding
-from .checks import check_array, check_nchw, check_same_place
+from .checks import check_array, check_nchw, check_out, check_same_place
+from .results import result_in, written
 
 WINNERS = (np.dtype("uint8"), np.dtype("int32"))
 
 
 def max_pool2d_forward(
-    x: Array, *, windows: Windows, ceil_mode: bool = False
+    x: Array, *, windows: Windows, ceil_mode: bool = False, out: Array | None = None
 ) -> tuple[Array, Array]:
     """The largest element of each window, and the number of the tap that it lies under.
 
@@ -26,6 +27,7 @@ def max_pool2d_forward(
         x: [N, C, H, W], floating, C-contiguous or channels-last, which the results are then too.
         windows: their size, stride, padding and dilation.
         ceil_mode: whether a last window may hang over the end.
+        out: where y is written.
 
     Returns:
         y [N, C, OH, OW] of x's dtype, and k·KW + l of the winning tap, uint8 or int32.
@@ -33,11 +35,11 @@ def max_pool2d_forward(
     Raises:
         ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
     """
-    x, y = _pooled(x, windows, ceil_mode)
+    x, y = _pooled(x, windows, ceil_mode, out)
     winner = layout.like(y, WINNERS[windows.taps > 256])
     if y.size:
         implementation("max_pool2d_forward", x)(x, y, winner, windows=windows)
-    return y, winner
+    return written(y, out), winner
 
 
 def max_pool2d_backward(
@@ -74,6 +76,7 @@ def avg_pool2d_forward(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
+    out: Array | None = None,
 ) -> Array:
     """The mean of each window.
 
@@ -83,17 +86,18 @@ def avg_pool2d_forward(
         ceil_mode: whether a last window may hang over the end; what hangs over never counts.
         count_include_pad: whether padding counts as zeros, else only elements are averaged.
         divisor_override: what sums are divided by instead.
+        out: where the result is written.
 
     Raises:
         ShapeError, DTypeError, ArgumentError: for arguments that do not fit.
     """
     divisor_override = check_divisor(divisor_override)
-    x, y = _pooled(x, windows, ceil_mode)
+    x, y = _pooled(x, windows, ceil_mode, out)
     if y.size:
         implementation("avg_pool2d_forward", x)(
             x, y, windows=windows, include_pad=bool(count_include_pad), divisor=divisor_override
         )
-    return y
+    return written(y, out)
 
 
 def avg_pool2d_backward(
@@ -125,13 +129,15 @@ def avg_pool2d_backward(
     return dx
 
 
-def _pooled(x: Array, windows: Windows, ceil_mode: bool) -> tuple[Array, Array]:
-    """x made dense, and an uninitialised result."""
+def _pooled(x: Array, windows: Windows, ceil_mode: bool, out: Array | None) -> tuple[Array, Array]:
+    """x made dense, and where the result is written: ``out`` where it can be."""
     check_nchw(x)
     check_padding(windows)
     shape = (*x.shape[:2], *windows.output(x.shape[2:], ceil_mode))
+    if out is not None:
+        check_out(out, x, shape, x.dtype)
     x = layout.dense(x)
-    return x, layout.image(x, shape)
+    return x, result_in(out, layout.image(x, shape), x)
 
 
 def _unpooled(dy: Array, x_shape: tuple[int, ...], windows: Windows) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import gpu
 from ..arrays import Array, contiguous
+from ..launch import observe
 
 MOST = 4096  # calls remembered, more than a network has; then all are forgotten
 
@@ -33,6 +34,8 @@ class Repeats:
         self, tensors: Sequence[Array | None], columns: Sequence[Array | None], *options: Any
     ) -> tuple[tuple | None, Callable | None]:
         """The key of such a call, None where it cannot be remembered, and the call if it is."""
+        if observe.current() is not None:
+            return None, None  # who looks on at launches sees none that is prepared
         kinds: list[tuple | None] = []
         for tensor in tensors:
             if tensor is None:

@@ -20,12 +20,12 @@ def written(result: Array, out: Array | None) -> Array:
     return out
 
 
-def result_like(x: Array, out: Array | None, *inputs: Array) -> Array:
-    """Where a kernel writes: ``out`` itself if it lies as ``x`` does, apart from all inputs."""
-    if out is None or out.strides != x.strides:
-        return layout.like(x)
-    overlaps = any(namespace(x).may_share_memory(out, a) for a in (x, *inputs))
-    return layout.like(x) if overlaps else out
+def result_in(out: Array | None, fresh: Array, *inputs: Array | None) -> Array:
+    """Where a kernel writes: ``out`` itself if it lies as ``fresh`` does, apart from all inputs."""
+    if out is None or out.strides != fresh.strides:
+        return fresh
+    may_share = namespace(fresh).may_share_memory
+    return fresh if any(a is not None and may_share(out, a) for a in inputs) else out
 
 
 def taken_as_they_are(

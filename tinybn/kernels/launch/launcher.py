@@ -17,6 +17,7 @@ from typing import Any
 
 from ...errors import ArgumentError, DeviceError, LaunchError
 from .. import gpu
+from . import observe
 from .arguments import ALIGNMENT, LETTERS, ON_HOST, describe
 from .interpreter import interpreter_lock, run_interpreted
 from .options import DEFAULT, Binary, Options
@@ -49,6 +50,17 @@ class Launcher:
             return
         values = self._values(arguments)
         device = next((v.data.device_id for v in values if gpu.is_cupy(v)), None)
+        observer = observe.current()
+        if observer is not None:
+            _, packed = self._kinds(values, ON_HOST if device is None else device)
+            launch = observe.Launch(self.fn.__name__, arguments, grid, options, tuple(packed))
+            observer.see(launch, lambda: self._start(grid, options, values, device))
+            return
+        self._start(grid, options, values, device)
+
+    def _start(
+        self, grid: tuple[int, ...], options: Options, values: list[Any], device: int | None
+    ) -> None:
         if device is None:
             run_interpreted(self.fn, self.names, self.constexprs, grid, values)
             return

@@ -125,27 +125,34 @@ class _ProductKernel(KernelObject):
 
 
 class Matmul(_ProductKernel):
-    """y = a·b + bias. Takes the arguments of ``reference.matmul``; y is contiguous."""
+    """y = activation(a·b + bias + addend). Arguments: ``reference.matmul``.
+
+    y and addend are contiguous.
+    """
 
     launcher = Launcher(matmul_kernel)
     bytes_k = 256
 
     def _arguments(
-        self, a: Array, b: Array, bias: Array | None, y: Array
-    ) -> tuple[Split, dict[str, Any]]:
+        self, a: Array, b: Array, bias: Array | None, y: Array, addend: Array | None,
+        activation: str | None,
+    ) -> tuple[Split, dict[str, Any]]:  # fmt: skip
         (m, k), n = a.shape, b.shape[1]
         tiles = self._tiles(m, n, k, a.dtype)
         split = self._split(m, n, k, tiles, gpu.processors_of(a))
         (a_m, a_k), (b_k, b_n) = steps(a), steps(b)
         wide = reach_wide(m * n, m * abs(a_m) + k * abs(a_k), k * abs(b_k) + n * abs(b_n))
         return split, dict(
-            a_ptr=a, b_ptr=b, bias_ptr=bias, y_ptr=y, M=m, N=n, K=k, parts=split.parts,
-            part_k=split.part_k, a_m=a_m, a_k=a_k, b_k=b_k, b_n=b_n, **self._shared(a, wide),
-            **tiles,
+            a_ptr=a, b_ptr=b, bias_ptr=bias, addend_ptr=addend, y_ptr=y, M=m, N=n, K=k,
+            parts=split.parts, part_k=split.part_k, a_m=a_m, a_k=a_k, b_k=b_k, b_n=b_n,
+            ACTIVATION=activation, **self._shared(a, wide), **tiles,
         )  # fmt: skip
 
-    def __call__(self, a: Array, b: Array, bias: Array | None, y: Array) -> None:
-        split, arguments = self._arguments(a, b, bias, y)
+    def __call__(
+        self, a: Array, b: Array, bias: Array | None, y: Array, addend: Array | None = None,
+        activation: str | None = None,
+    ) -> None:  # fmt: skip
+        split, arguments = self._arguments(a, b, bias, y, addend, activation)
         self._run([split], arguments)
 
     def launches(
@@ -153,7 +160,7 @@ class Matmul(_ProductKernel):
     ) -> list[tuple[Mapping[str, Any], Options]]:
         m, n = shape
         a, b, bias, y = (np.zeros(s, dtype) for s in ((m, 512), (n, 512), (n,), shape))
-        return self._launches(a, self._arguments(a, b.T, bias, y)[1])
+        return self._launches(a, self._arguments(a, b.T, bias, y, y, "gelu")[1])
 
 
 class LinearBackward(_ProductKernel):

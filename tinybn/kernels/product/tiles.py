@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..activate import activate
 from .addition import add_product, sum_of
 
 
@@ -91,11 +92,15 @@ def add_parts(total, partial_ptr, arrived_ptr, first, part, parts, TEAM: tl.cons
 
 @triton.jit
 def product_tile(
-    program, base, a_ptr, b_ptr, bias_ptr, y_ptr, partial_ptr, arrived_ptr, M, N, K, parts, part_k,
-    a_m, a_k, b_k, b_n, WIDE: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    program, base, a_ptr, b_ptr, bias_ptr, addend_ptr, y_ptr, partial_ptr, arrived_ptr, M, N, K,
+    parts, part_k, a_m, a_k, b_k, b_n, WIDE: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One part of one tile of y = a·b + bias, y row-major; the parts' slots begin at ``base``."""
+    """One part of one tile of y = activation(a·b + bias + addend), y and addend row-major.
+
+    The parts' slots begin at ``base``.
+    """
     tile = program // parts
     part = program % parts
     columns = tl.cdiv(N, BLOCK_N)
@@ -113,18 +118,24 @@ def product_tile(
         total += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(ACC)[None, :]
     if WIDE:
         m = m.to(tl.int64)
-    tl.store(y_ptr + m[:, None] * N + n[None, :], total.to(y_ptr.dtype.element_ty), mask=mask)
+    at = m[:, None] * N + n[None, :]
+    if addend_ptr is not None:
+        total += tl.load(addend_ptr + at, mask=mask, other=0.0).to(ACC)
+    total = activate(total, ACTIVATION)
+    tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def matmul_kernel(
-    a_ptr, b_ptr, bias_ptr, y_ptr, partial_ptr, arrived_ptr, M, N, K, parts, part_k,
+    a_ptr, b_ptr, bias_ptr, addend_ptr, y_ptr, partial_ptr, arrived_ptr, M, N, K, parts, part_k,
     a_m, a_k, b_k, b_n, WIDE: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     product_tile(
-        tl.program_id(0), 0, a_ptr, b_ptr, bias_ptr, y_ptr, partial_ptr, arrived_ptr, M, N, K,
-        parts, part_k, a_m, a_k, b_k, b_n, WIDE, ACC, UPCAST, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
+        tl.program_id(0), 0, a_ptr, b_ptr, bias_ptr, addend_ptr, y_ptr, partial_ptr, arrived_ptr,
+        M, N, K, parts, part_k, a_m, a_k, b_k, b_n, WIDE, ACC, UPCAST, PRECISION, ACTIVATION,
+        BLOCK_M, BLOCK_N, BLOCK_K,
     )  # fmt: skip
 
 
@@ -146,17 +157,17 @@ def linear_backward_kernel(
     if dx_ptr is not None:
         if program < x_programs:
             product_tile(
-                program, 0, dy_ptr, weight_ptr, None, dx_ptr, partial_ptr, arrived_ptr, ROWS, IN,
-                OUT, x_parts, x_part_k, OUT, 1, IN, 1, WIDE, ACC, UPCAST, PRECISION, BLOCK_M,
-                BLOCK_N, BLOCK_K,
+                program, 0, dy_ptr, weight_ptr, None, None, dx_ptr, partial_ptr, arrived_ptr, ROWS,
+                IN, OUT, x_parts, x_part_k, OUT, 1, IN, 1, WIDE, ACC, UPCAST, PRECISION, None,
+                BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
     program -= x_programs
     if dweight_ptr is not None:
         if (program >= 0) & (program < weight_programs):
             product_tile(
-                program, weight_slot, dy_ptr, x_ptr, None, dweight_ptr, partial_ptr, arrived_ptr,
-                OUT, IN, ROWS, weight_parts, weight_part_k, 1, OUT, x_n, x_i, WIDE, ACC, UPCAST,
-                PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
+                program, weight_slot, dy_ptr, x_ptr, None, None, dweight_ptr, partial_ptr,
+                arrived_ptr, OUT, IN, ROWS, weight_parts, weight_part_k, 1, OUT, x_n, x_i, WIDE,
+                ACC, UPCAST, PRECISION, None, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
     program -= weight_programs
     if dbias_ptr is not None:

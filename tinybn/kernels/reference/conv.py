@@ -15,6 +15,7 @@ import numpy as np
 from ..arrays import accumulation_dtype
 from ..windows import Windows
 from .grid import Grid
+from .matmul import finish
 from .parts import in_parts
 
 Array = np.ndarray
@@ -34,9 +35,10 @@ def _parts(samples: int, weight: Array, groups: int, grid: Grid, wide: np.dtype)
 
 
 def conv2d_forward(
-    x: Array, weight: Array, bias: Array | None, y: Array, *, windows: Windows, groups: int
-) -> None:
-    """y [N, O, OH, OW] of x [N, C, H, W]."""
+    x: Array, weight: Array, bias: Array | None, y: Array, *, windows: Windows, groups: int,
+    addend: Array | None = None, activation: str | None = None,
+) -> None:  # fmt: skip
+    """y = activation(weight ⋆ x + bias + addend), [N, O, OH, OW], of x [N, C, H, W]."""
     wide = accumulation_dtype(x.dtype)
     filters = _filters(weight, groups, wide)
     grid = Grid(windows, x.shape[2:], y.shape[2:])
@@ -45,7 +47,12 @@ def conv2d_forward(
             product = filters @ grid.patches(x[part], groups)
             if bias is not None:
                 product += bias.astype(wide, copy=False).reshape(groups, -1, 1)
-            y[part] = grid.results(product, part.stop - part.start)
+            results = grid.results(product, part.stop - part.start)
+            if addend is None and activation is None:
+                y[part] = results
+            else:
+                added = None if addend is None else addend[part]
+                finish(results, None, added, activation, y[part])
 
 
 def conv2d_backward_input(

@@ -9,20 +9,37 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..activations import ACTIVATIONS
 from ..arrays import accumulation_dtype
 
 Array = np.ndarray
 
 
-def matmul(a: Array, b: Array, bias: Array | None, y: Array) -> None:
-    """y = a·b + bias, rounded once."""
-    if bias is None:
+def matmul(
+    a: Array, b: Array, bias: Array | None, y: Array, addend: Array | None = None,
+    activation: str | None = None,
+) -> None:  # fmt: skip
+    """y = activation(a·b + bias + addend), rounded once."""
+    if bias is None and addend is None and activation is None:
         _multiply(a, b, y)
         return
     product = np.empty(y.shape, accumulation_dtype(y.dtype))
     _multiply(a, b, product)
+    finish(product, bias, addend, activation, y)
+
+
+def finish(
+    product: Array, bias: Array | None, addend: Array | None, activation: str | None, y: Array
+) -> None:
+    """y = activation(product + bias + addend), rounded once; ``product`` is written to."""
     with np.errstate(all="ignore"):
-        np.add(product, bias, out=y, casting="same_kind")
+        for term in (bias, addend):
+            if term is not None:
+                np.add(product, term, out=product, casting="same_kind")
+        if activation == "relu":
+            np.maximum(product, product.dtype.type(0), out=y, casting="same_kind")
+        else:
+            y[...] = ACTIVATIONS[activation][0](product)
 
 
 def linear_backward(

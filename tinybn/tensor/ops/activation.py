@@ -33,8 +33,8 @@ class ReLU(Op):
     """y = max(x, 0); dx = dy where x > 0, and 0 at 0."""
 
     @staticmethod
-    def forward(ctx: Node, x: Array) -> Array:
-        y = namespace(x).maximum(x, x.dtype.type(0))
+    def forward(ctx: Node, x: Array, *, out: Array | None = None) -> Array:
+        y = namespace(x).maximum(x, x.dtype.type(0), out=out)
         ctx.save(y)
         return y
 

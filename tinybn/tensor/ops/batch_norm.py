@@ -45,6 +45,7 @@ class BatchNormTraining(Op):
         eps: float,
         tracked: Array | None = None,
         activation: str | None = None,
+        out: Array | None = None,
     ) -> Array:
         if x.size == 0:  # an empty batch has no statistics, and changes none
             check_input(x)
@@ -60,7 +61,7 @@ class BatchNormTraining(Op):
             return x.copy()
         y, statistics, sign = kernels.batch_norm_forward(
             x, weight, bias, running_mean, running_var, num_batches_tracked=tracked,
-            addend=addend, activation=activation, eps=eps, momentum=momentum,
+            addend=addend, activation=activation, eps=eps, momentum=momentum, out=out,
         )  # fmt: skip
         # For ReLU the sign of what it is given suffices; others need all of it again.
         again = activation is not None and sign is None
@@ -93,6 +94,7 @@ class BatchNormFrozen(Op):
         *,
         eps: float,
         activation: str | None = None,
+        out: Array | None = None,
     ) -> Array:
         again = activation is not None
         ctx.save(
@@ -101,7 +103,7 @@ class BatchNormFrozen(Op):
         )  # fmt: skip
         return kernels.batch_norm_forward_inference(
             x, weight, bias, running_mean, running_var, addend=addend, activation=activation,
-            eps=eps,
+            eps=eps, out=out,
         )  # fmt: skip
 
     @staticmethod

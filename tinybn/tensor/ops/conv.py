@@ -29,8 +29,9 @@ class Conv2d(Op):
 
     @staticmethod
     def forward(
-        ctx: Node, x: Array, weight: Array, bias: Array | None, *, windows: Windows, groups: int
-    ) -> Array:
+        ctx: Node, x: Array, weight: Array, bias: Array | None, *, windows: Windows, groups: int,
+        out: Array | None = None,
+    ) -> Array:  # fmt: skip
         given = [a for a in (x, weight, bias) if a is not None]
         dtype = result_dtype(*given)
         wide = [None if a is None else a.astype(dtype, copy=False) for a in (x, weight, bias)]
@@ -39,7 +40,7 @@ class Conv2d(Op):
             x if need_weight else None, weight if need_x else None, x.shape, weight.shape,
             [a.dtype for a in given], windows, groups,
         )  # fmt: skip
-        return kernels.conv2d_forward(*wide, windows=windows, groups=groups)
+        return kernels.conv2d_forward(*wide, windows=windows, groups=groups, out=out)
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:

@@ -93,7 +93,9 @@ class Linear(Op):
     """Y = X Wᵀ + b: dX = G W, dW = Gᵀ X, db = Σ rows of G."""
 
     @staticmethod
-    def forward(ctx: Node, x: Array, weight: Array, bias: Array | None) -> Array:
+    def forward(
+        ctx: Node, x: Array, weight: Array, bias: Array | None, *, out: Array | None = None
+    ) -> Array:
         need_x, need_weight, _ = ctx.needs
         ctx.save(x if need_weight else None, weight if need_x else None, x.shape)
         dtype = result_dtype(*(a for a in (x, weight, bias) if a is not None))
@@ -101,7 +103,8 @@ class Linear(Op):
         if bias is not None:
             bias = bias.astype(dtype, copy=False)
         if is_float(dtype):
-            y = kernels.matmul(rows, weight.T, bias)
+            flat = None if out is None else _flat(out)
+            y = kernels.matmul(rows, weight.T, bias, out=flat)
         else:
             y = _product(rows, weight.T)
             y = y if bias is None else y + bias

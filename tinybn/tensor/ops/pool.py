@@ -24,8 +24,10 @@ class MaxPool2d(Op):
     """The largest element of each window; its gradient goes to that element."""
 
     @staticmethod
-    def forward(ctx: Node, x: Array, *, windows: Windows, ceil_mode: bool) -> Array:
-        y, winner = kernels.max_pool2d_forward(x, windows=windows, ceil_mode=ceil_mode)
+    def forward(
+        ctx: Node, x: Array, *, windows: Windows, ceil_mode: bool, out: Array | None = None
+    ) -> Array:
+        y, winner = kernels.max_pool2d_forward(x, windows=windows, ceil_mode=ceil_mode, out=out)
         ctx.save(winner, x.shape, windows)
         return y
 
@@ -39,9 +41,11 @@ class AvgPool2d(Op):
     """The mean of each window; its gradient is shared by all of them."""
 
     @staticmethod
-    def forward(ctx: Node, x: Array, *, ceil_mode: bool, **options: Any) -> Array:
+    def forward(
+        ctx: Node, x: Array, *, ceil_mode: bool, out: Array | None = None, **options: Any
+    ) -> Array:
         ctx.save(x.shape, options)
-        return kernels.avg_pool2d_forward(x, ceil_mode=ceil_mode, **options)
+        return kernels.avg_pool2d_forward(x, ceil_mode=ceil_mode, out=out, **options)
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:

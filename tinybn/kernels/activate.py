@@ -1,4 +1,4 @@
-"""Activations that BatchNorm's kernels apply in passing, and their derivatives.
+"""Activations that kernels apply in passing, and their derivatives.
 
 ReLU(z) = max(z, 0); SiLU(z) = z/(1 + exp(−z)) (Elfwing et al. 2017,
 https://arxiv.org/abs/1702.03118); GELU(z) = z·Φ(z), exact, with
