@@ -74,3 +74,7 @@ class StateError(TinyBNError, RuntimeError):
 
 class OrderError(TinyBNError, RuntimeError):
     """A method called out of its turn, such as twice where once is meant."""
+
+
+class GraphError(TinyBNError, RuntimeError):
+    """A model that cannot be made a runtime graph."""

@@ -16,10 +16,10 @@ from ..errors import ArgumentError, ArgumentTypeError, DTypeError, TinyBNError
 from ..kernels import recording
 from ..kernels.recording import Recording
 from ..tensor import Tensor
+from ..tensor.state import IncompatibleKeys, load
 from ..tensor.tensor import RemovableHandle
 from .moving import Movable
 from .parameter import Parameter
-from .state import IncompatibleKeys, load
 from .utils import clear_grad
 
 

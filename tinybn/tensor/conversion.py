@@ -13,6 +13,7 @@ from ..errors import ShapeError, TapeError
 from ..kernels import recording
 from ..kernels.arrays import Array
 from ..kernels.gpu import is_cupy
+from . import watch
 from .device import CPU, Device, as_device, device_of
 from .dtypes import bool_, float32, int32, int64
 from .interchange import move, to_dlpack, to_numpy_protocol
@@ -111,6 +112,7 @@ class Conversions:
             raise TapeError(
                 "numpy() on a tensor that requires a gradient would lose it; use x.detach().numpy()"
             )
+        watch.read(self, "numpy()")
         return move(self.data, CPU)
 
     def item(self: Tensor) -> Any:
@@ -121,11 +123,13 @@ class Conversions:
         if self.size != 1:
             raise ShapeError(f"{name} needs a tensor of one element, not of shape {self.shape}")
         recording.check_host_read(name, self.data)
+        watch.read(self, name)
         return self.data.item()
 
     def tolist(self: Tensor) -> Any:
         """The elements as nested lists of Python numbers; a number for no dimensions."""
         recording.check_host_read("tolist()", self.data)
+        watch.read(self, "tolist()")
         return self.data.tolist()
 
     def astype(self: Tensor, dtype: Any) -> Tensor:
@@ -136,6 +140,7 @@ class Conversions:
         return self if self.device == device else apply(ToDevice, self, device=device)
 
     def __array__(self: Tensor, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        watch.read(self, "NumPy")
         if self.requires_grad:
             self.numpy()  # raises: the array would lose the gradient
         return to_numpy_protocol(self.data, dtype, copy)

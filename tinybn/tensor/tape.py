@@ -27,6 +27,7 @@ import numpy as np
 from ..errors import DTypeError, ShapeError, TapeError
 from ..kernels import recording
 from ..kernels.arrays import namespace
+from . import watch
 from .device import elsewhere, use
 from .dtypes import is_float
 from .grad_mode import is_grad_enabled, no_grad
@@ -185,6 +186,9 @@ def apply(op: type[Op], *inputs: Any, **options: Any) -> Tensor:
         result = _tensor_type.wrap(op.forward(node, *arrays, **options))
     if op.view and shares_memory(result._data, arrays[0]):
         _share_version(inputs[0], result)
+    watcher = watch.current()
+    if watcher is not None:
+        watcher.operation(op, inputs, options, result)
     if True in needs and is_float(result._data.dtype):
         _record(node, inputs, tensors, result)
     return result

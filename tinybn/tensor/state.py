@@ -1,4 +1,4 @@
-"""Copying a state dictionary into the tensors of a module, all of it or nothing."""
+"""Copying a state dictionary into tensors, all of it or nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import StateError
-from ..tensor import Tensor
-from ..tensor.dtypes import is_float
-from ..tensor.grad_mode import no_grad
+from .dtypes import is_float
+from .grad_mode import no_grad
+from .tensor import Tensor
 
 
 class IncompatibleKeys(NamedTuple):

@@ -1,0 +1,159 @@
+"""A model made a RuntimeGraph: traced on an example, checked, and shortened for inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import ArgumentError, DTypeError, GraphError
+from ..kernels.arrays import Array, namespace
+from ..tensor import Tensor, no_grad
+from ..tensor.device import use
+from .fold import Draft, fold
+from .lower import lower, refusal
+from .runtime_graph import RuntimeGraph
+from .trace import Trace, Value, trace
+
+
+def compile(
+    model: Callable, example: Tensor | Sequence[Tensor], *, train: bool = False
+) -> RuntimeGraph:
+    """Make a graph of what ``model`` computes.
+
+    For inference, BatchNorm is folded into the Linear or Conv2d before it where the folded
+    result on the example agrees with the other up to rounding (``graph.notes`` says where it
+    does not), residuals and activations are joined to the products before them, and weights
+    are copied as far as they are folded; the others are the model's own. With ``train`` nothing
+    is changed: parameters and buffers are the model's own, and ``forward`` and ``backward`` give
+    the values, gradients and running statistics that the tape gives.
+
+    Args:
+        model: any function of Tensors: an nn model, or for training one that returns the loss,
+            such as ``lambda x, t: cross_entropy(model(x), t)``. Its inputs' first axis is the
+            batch, whose size is free.
+        example: its input, or several. Values count: folding is judged by them, and the graph
+            is checked against the model on them, in order and in another order.
+        train: whether the graph trains.
+
+    Returns:
+        The graph, which has run on the example.
+
+    Raises:
+        GraphError: for what cannot be traced: control flow that depends on values, an operation
+            that graphs do not know, a model in training mode (without ``train``), a batch size
+            that is built in; naming the module's path.
+        ArgumentError, DTypeError: where ``model`` is no function or ``example`` no Tensors.
+    """
+    if not callable(model):
+        raise ArgumentError(f"model is {type(model).__name__}; wanted a function of Tensors")
+    examples = [example] if isinstance(example, Tensor) else list(example)
+    for tensor in examples:
+        if not isinstance(tensor, Tensor) or tensor.ndim == 0 or not tensor.size:
+            raise DTypeError(
+                "example is not a Tensor, or a sequence of Tensors, of one sample or more"
+            )
+    examples = [tensor.detach() for tensor in examples]
+    found = trace(model, examples, lambda op, options: refusal(op, options, train))
+    drafts = [_draft(call) for call in found.calls]
+    drafts = _used(drafts, found.outputs)
+    graph = _built(drafts, found, examples, train)
+    _check(model, graph, examples, drafts)
+    if train:
+        return graph
+    results = graph.results(*examples)
+    drafts, notes = fold(drafts, found.outputs, results)
+    graph = _built(drafts, found, examples, train)
+    graph.notes += notes
+    graph.forward(*examples)
+    return graph
+
+
+def _draft(call: Any) -> Draft:
+    op, parameters = lower(call)
+    inputs: list[str] = list(
+        dict.fromkeys(value for value in call.inputs if isinstance(value, Value))
+    )
+    return Draft(call.result, op, inputs, parameters)
+
+
+def _used(drafts: list[Draft], outputs: Sequence[str]) -> list[Draft]:
+    """Those whose results reach an output: a model may compute what it does not return."""
+    used = set(outputs)
+    kept = []
+    for draft in reversed(drafts):
+        if draft.name in used:
+            used.update(draft.inputs)
+            kept.append(draft)
+    return kept[::-1]
+
+
+def _built(
+    drafts: Sequence[Draft], found: Trace, examples: Sequence[Tensor], train: bool
+) -> RuntimeGraph:
+    """The graph of ``drafts``, which take the names that its nodes have."""
+    graph = RuntimeGraph(*found.inputs, train=train, device=examples[0].device)
+    names: dict[str, str] = {name: name for name in found.inputs}
+    for draft in drafts:
+        draft.inputs = [names[name] for name in draft.inputs]
+        kept = draft.name if draft.name.startswith(draft.op.name) else None
+        names[draft.name] = draft.name = graph.add(
+            draft.op, *draft.inputs, name=kept, parameters=draft.parameters
+        )
+    found.outputs = [names[name] for name in found.outputs]
+    graph.output(*found.outputs)
+    graph.several = found.several
+    return graph
+
+
+def _check(
+    model: Callable, graph: RuntimeGraph, examples: Sequence[Tensor], drafts: Sequence[Draft]
+) -> None:
+    """Compare the graph with the model, on the example and on one sample more, in another order.
+
+    Raises:
+        GraphError: where they differ.
+    """
+    buffers = [
+        tensor for draft in drafts for name, tensor in draft.parameters.items()
+        if not draft.op.slots[name].learned
+    ]  # fmt: skip
+    for inputs in (examples, [_longer(tensor) for tensor in examples]):
+        expected = _with_restored(buffers, lambda: _run(model, inputs))  # noqa: B023
+        given = _with_restored(buffers, lambda: _run(graph.forward, inputs))  # noqa: B023
+        for one, other in zip(expected, given):
+            if not _same(one, other):
+                raise GraphError(
+                    f"the graph of {getattr(model, '__name__', type(model).__name__)} gives "
+                    f"another result than it on a batch of {len(inputs[0].data)}; wanted a model "
+                    "that treats every batch by the same operations"
+                )
+
+
+def _longer(tensor: Tensor) -> Tensor:
+    xp = namespace(tensor.data)
+    with use(tensor.device):
+        return Tensor.wrap(xp.concatenate([tensor.data[::-1], tensor.data[:1]]))
+
+
+def _run(function: Callable, inputs: Sequence[Tensor]) -> list[Array]:
+    with no_grad():
+        returned = function(*inputs)
+    several = returned if isinstance(returned, (tuple, list)) else [returned]
+    return [tensor.data.copy() for tensor in several]
+
+
+def _with_restored(buffers: Sequence[Tensor], call: Callable[[], list[Array]]) -> list[Array]:
+    """What ``call`` returns; ``buffers`` are afterwards as they were."""
+    before = [tensor.data.copy() for tensor in buffers]
+    try:
+        return call()
+    finally:
+        for tensor, array in zip(buffers, before):
+            tensor.data[...] = array
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Whether the bits are the same but for NaN's."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())

@@ -1,0 +1,356 @@
+"""RuntimeGraph: a model as data, run by a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ArgumentError, DeviceError, DTypeError, OrderError, ShapeError
+from ..kernels import recording
+from ..kernels.arrays import Array, namespace
+from ..kernels.engines import engine_of
+from ..tensor import Device, Tensor, default_device, float32, zeros
+from ..tensor.device import as_device, use
+from ..tensor.dtypes import as_dtype, is_float
+from ..tensor.state import IncompatibleKeys, load
+from ..tensor.tape import run_backward
+from .capture import capture
+from .node import GraphNode, check_name, checked, ordered
+from .plan import Plan
+from .profile import Profile, profile
+from .runtime_op import RuntimeOp
+from .show import draw, table
+
+MOST_PLANS = 16  # each has memory of its own; the oldest goes
+
+
+class RuntimeGraph:
+    """Operations joined by name, run for each shape of input by a plan made once.
+
+    ::
+
+        graph = RuntimeGraph("x", train=True)
+        statistics = graph.add(BatchNormStatsRuntimeOp(16), "x", name="statistics")
+        graph.add(BatchNormNormalizeRuntimeOp(16), "x", statistics, name="normalize")
+        graph.load_state_dict({"normalize.weight": …, …})
+        y = graph.forward(x)
+        dx = graph.backward(dy)
+
+    A node may read one that is added later. The outputs are those that :meth:`output` names,
+    or else the node added last. On a GPU forward is replayed as one CUDA graph from its third
+    call with a shape on, and backward likewise.
+
+    Args:
+        inputs: the names of what :meth:`forward` is given.
+        train: whether :meth:`forward` keeps what :meth:`backward` needs.
+        device: of the parameters; None is the default device.
+        dtype: of the parameters, floating; float32 where not given.
+
+    Raises:
+        ArgumentError: for names that are empty or given twice.
+        DTypeError: for a dtype that is not floating.
+    """
+
+    def __init__(
+        self, *inputs: str, train: bool = False, device: str | Device | None = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        self.inputs = inputs or ("x",)
+        for i, name in enumerate(self.inputs):
+            check_name(name, self.inputs[:i])
+        self.train = bool(train)
+        self.device = default_device() if device is None else as_device(device)
+        self.dtype = float32 if dtype is None else as_dtype(dtype)
+        if not is_float(self.dtype):
+            raise DTypeError(f"dtype is {self.dtype.name}; wanted a floating dtype")
+        self.notes: list[str] = []  # what compile() could not do, and why
+        self._nodes: dict[str, GraphNode] = {}
+        self._outputs: tuple[str, ...] = ()
+        self.several = False  # whether forward returns a tuple, of one output too
+        self._changed()
+
+    def _changed(self) -> None:
+        self._plans: dict[Any, Plan] = {}
+        self._last: Plan | None = None
+        self._ready = False  # for a backward
+        self._order: list[GraphNode] | None = None
+        self._replayed = capture(self._run, self.device)
+
+    # Building
+
+    def add(
+        self, op: RuntimeOp, *inputs: str, name: str | None = None,
+        parameters: Mapping[str, Tensor] | None = None,
+    ) -> str:  # fmt: skip
+        """Add a node, and return its name.
+
+        Args:
+            op: what it does.
+            inputs: the names of what it reads: inputs of the graph, or nodes.
+            name: None for the operation's kind and a number.
+            parameters: Tensors for the slots, shared and not copied; None for new ones, zeros
+                until :meth:`load_state_dict`.
+
+        Raises:
+            ArgumentError: for a name that is taken or no name, or too few or many inputs.
+            StateError: for parameters that are missing, unknown or of another shape, all named.
+        """
+        if not isinstance(op, RuntimeOp):
+            raise ArgumentError(f"op is {type(op).__name__}; wanted a RuntimeOp")
+        taken = (*self.inputs, *self._nodes)
+        if name is None:
+            number = len(self._nodes)
+            while f"{op.name}{number}" in taken:
+                number += 1
+            name = f"{op.name}{number}"
+        check_name(name, taken)
+        if len(inputs) != op.inputs:
+            raise ArgumentError(
+                f"node {name} ({op.name}) is given {len(inputs)} inputs; wanted {op.inputs}"
+            )
+        node = GraphNode(name, op, tuple(str(i) for i in inputs))
+        node.parameters = (
+            self._new_parameters(op) if parameters is None else checked(name, op, parameters)
+        )
+        self._nodes[name] = node
+        self._changed()
+        return name
+
+    def _new_parameters(self, op: RuntimeOp) -> dict[str, Tensor]:
+        made = {}
+        for slot, (shape, learned, dtype) in op.slots.items():
+            kind = self.dtype if dtype is None else dtype
+            tensor = made[slot] = zeros(*shape, dtype=kind, device=self.device)
+            tensor.requires_grad = learned and self.train
+        return made
+
+    def output(self, *names: str) -> None:
+        """Say which nodes' results :meth:`forward` returns, in this order.
+
+        Raises:
+            ArgumentError: for none, or a name that no node has.
+        """
+        unknown = [n for n in names if n not in self._nodes]
+        if unknown or not names:
+            raise ArgumentError(f"outputs are {names}; wanted some of {', '.join(self._nodes)}")
+        self._outputs, self.several = tuple(names), len(names) > 1
+        self._changed()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the nodes whose results :meth:`forward` returns."""
+        return self._outputs or tuple(self._nodes)[-1:]
+
+    @property
+    def nodes(self) -> list[GraphNode]:
+        """The nodes in the order in which they run.
+
+        Raises:
+            ArgumentError: for a graph without nodes, one that reads what is not there, a cycle,
+                or a node whose result nobody uses.
+        """
+        if self._order is None:
+            self._order = ordered(self._nodes, self.inputs, self.outputs)
+        return self._order
+
+    # Parameters
+
+    def parameters(self) -> list[Tensor]:
+        """The learned parameters, each once: what an optimiser is given."""
+        every = [
+            node.parameters[slot]
+            for node in self._nodes.values()
+            for slot, kind in node.op.slots.items()
+            if kind.learned
+        ]
+        return list({id(t): t for t in every}.values())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Parameters and buffers by ``{node}.{slot}``, detached; they share the graph's memory."""
+        return {key: tensor.detach() for key, tensor in self._named().items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> IncompatibleKeys:
+        """Copy Tensors or arrays by ``{node}.{slot}`` into the graph's, in place.
+
+        Raises:
+            StateError: listing every missing, unknown and mis-shaped entry; nothing is changed.
+        """
+        return load(self._named(), state_dict, True, type(self).__name__)
+
+    def _named(self) -> dict[str, Tensor]:
+        return {
+            f"{node.name}.{slot}": tensor
+            for node in self._nodes.values()
+            for slot, tensor in node.parameters.items()
+        }
+
+    # Running
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Run the graph.
+
+        Args:
+            inputs: a Tensor for each of the graph's inputs, on its device.
+
+        Returns:
+            A Tensor, or a tuple of several outputs, without history. On a GPU it is the CUDA
+            graph's own memory, which the next call writes anew.
+
+        Raises:
+            ArgumentError: for another number of inputs, and as :attr:`nodes`.
+            ShapeError, DTypeError, DeviceError: for inputs that do not fit; nothing is changed.
+        """
+        self._check_inputs(inputs)
+        plan = self._plan(inputs)  # raises before anything is recorded or changed
+        wanted = any(tensor.requires_grad for tensor in inputs)
+        if self.device.type == "cuda" and not wanted:
+            found = self._replayed(*inputs)
+        else:
+            found = self._run(*inputs)
+        self._last, self._ready = plan, self.train
+        return found if self.several else found[0]
+
+    def results(self, *inputs: Tensor) -> dict[str, Array]:
+        """Every node's result in one run, as arrays by name, with the inputs; keeps nothing.
+
+        Raises:
+            as :meth:`forward`.
+        """
+        self._check_inputs(inputs)
+        plan = self._plan(inputs)
+        arrays = {name: tensor.data for name, tensor in zip(self.inputs, inputs)}
+        with use(self.device):
+            return plan.run(arrays, copies=True)[0]
+
+    __call__ = forward
+
+    def _check_inputs(self, inputs: tuple[Any, ...]) -> None:
+        if len(inputs) != len(self.inputs):
+            raise ArgumentError(
+                f"the graph is given {len(inputs)} inputs; wanted {', '.join(self.inputs)}"
+            )
+        for name, tensor in zip(self.inputs, inputs):
+            if not isinstance(tensor, Tensor):
+                raise DTypeError(f"{name} is {type(tensor).__name__}; wanted a Tensor")
+            if tensor.device != self.device:
+                raise DeviceError(f"{name} is on {tensor.device}; wanted {self.device}")
+
+    def _plan(self, inputs: tuple[Tensor, ...]) -> Plan:
+        arrays = [tensor.data for tensor in inputs]
+        wants = tuple(tensor.requires_grad for tensor in inputs)
+        key = (
+            engine_of(arrays[0]), wants, *((a.shape, a.dtype, a.strides) for a in arrays),
+        )  # fmt: skip
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) == MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            with use(self.device):
+                plan = self._plans[key] = Plan(
+                    self.nodes, dict(zip(self.inputs, arrays)), self.outputs, self.train,
+                    dict(zip(self.inputs, wants)),
+                )  # fmt: skip
+        return plan
+
+    def _run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        plan = self._plan(inputs)
+        arrays = {name: tensor.data for name, tensor in zip(self.inputs, inputs)}
+        sources = None
+        if self.train:
+            sources = {
+                name: None if not t.requires_grad else t if t._node is None else t._node
+                for name, t in zip(self.inputs, inputs)
+            }
+        recorded = recording.current()
+        if recorded is not None:  # a replay writes and reads where the parameters are now
+            for node in self._nodes.values():
+                for tensor in node.parameters.values():
+                    recorded.unchanged(tensor, "data")
+        with use(self.device):
+            results, made = plan.run(arrays, sources)
+        plan.roots = [(made.get(name), results[name]) for name in self.outputs]
+        plan.backward = None
+        return tuple(Tensor.wrap(results[name]) for name in self.outputs)
+
+    def backward(self, gradient: Any = None) -> None:
+        """Add gradients to those of the parameters, and of the inputs that require one.
+
+        Args:
+            gradient: of the output, of its shape, dtype and device; may be left out where that
+                has one element.
+
+        Raises:
+            OrderError: without a forward before it, or a second time after one.
+            ArgumentError: for a graph that does not train, or with several outputs.
+            ShapeError, DTypeError, DeviceError: for a gradient that does not fit.
+        """
+        if not self.train:
+            raise ArgumentError("the graph does not train; wanted RuntimeGraph(…, train=True)")
+        if len(self.outputs) > 1:
+            raise ArgumentError(f"backward of {len(self.outputs)} outputs; wanted one")
+        plan = self._last
+        if plan is None or not self._ready:
+            raise OrderError("backward comes after a forward, once; there was none since")
+        root, result = plan.roots[0]
+        if root is None:
+            raise ArgumentError("nothing wants a gradient; wanted a parameter or input that does")
+        dy = self._gradient(gradient, result)
+        self._ready = False
+        replayed = self.device.type == "cuda" and recording.current() is None
+        if not replayed or any(p.grad is not None for p in self.parameters()):
+            with use(self.device):
+                run_backward(root, dy, retain_graph=replayed)
+            return
+        if plan.backward is None:
+            plan.backward = capture(
+                lambda dy: run_backward(root, dy.data, retain_graph=True), self.device
+            )
+        plan.backward(Tensor.wrap(dy))
+
+    # Looking
+
+    def __str__(self) -> str:
+        """A table of the nodes; of the last forward's shapes, where there was one."""
+        return table(self, self._last)
+
+    def to_dot(self) -> str:
+        """The graph in Graphviz's DOT language: ``dot -Tsvg`` draws it.
+
+        Boxes are operations, with their parameters and the last forward's shapes.
+        """
+        return draw(self, self._last)
+
+    def profile(self, *inputs: Tensor, repeats: int = 20) -> Profile:
+        """Time each launch of a forward; parameters, buffers and gradients stay as they are.
+
+        Args:
+            inputs: as of :meth:`forward`.
+            repeats: how often; the median counts.
+
+        Returns:
+            A table when printed, and ``rows`` with microseconds, bytes and GB/s of each launch:
+            by CUDA events on a GPU, by the wall clock on the CPU.
+
+        Raises:
+            as :meth:`forward`.
+        """
+        self._check_inputs(inputs)
+        plan = self._plan(inputs)
+        arrays = {name: tensor.data for name, tensor in zip(self.inputs, inputs)}
+        with use(self.device):
+            return profile(plan, arrays, repeats)
+
+    def _gradient(self, gradient: Any, result: Array) -> Array:
+        if gradient is None:
+            if result.size != 1:
+                raise ShapeError(
+                    f"backward without a gradient needs an output of one element, not of shape "
+                    f"{result.shape}"
+                )
+            with use(self.device):
+                return namespace(result).ones_like(result)
+        given = Tensor.wrap(result)
+        given.grad = (
+            gradient if isinstance(gradient, Tensor) else Tensor(gradient, device=self.device)
+        )  # whose setter checks that it fits
+        return given.grad.data

@@ -1,0 +1,168 @@
+"""A model as a list of the operations that it runs on an example, with kernels held back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import GraphError
+from ..kernels.launch import observe
+from ..tensor import Tensor, no_grad, watch
+from ..tensor.tape import Op
+
+Refusal = Callable[[type[Op], Mapping[str, Any]], str | None]
+
+
+class Call(NamedTuple):
+    """One operation of a model.
+
+    Attributes:
+        op: the tape's class.
+        inputs: for each operand the name of a traced value, a Tensor that was there before (a
+            parameter, buffer or constant), a number, or None.
+        options: keywords of ``op.forward``.
+        result: the name of its result.
+        shapes: of the traced inputs, by name, and of the result.
+    """
+
+    op: type[Op]
+    inputs: tuple[Any, ...]
+    options: Mapping[str, Any]
+    result: str
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+class Value(str):
+    """The name of a traced value, to tell it from other strings."""
+
+
+class Trace:
+    """What :func:`trace` returns.
+
+    Attributes:
+        inputs: the names of the model's inputs.
+        calls: the operations, in order.
+        outputs: the names of the results that the model returned.
+        several: whether it returned a tuple or list of them.
+    """
+
+    def __init__(self, examples: Sequence[Tensor], refuse: Refusal) -> None:
+        self._refuse = refuse
+        self.inputs = ["x"] if len(examples) == 1 else [f"x{i}" for i in range(len(examples))]
+        self.calls: list[Call] = []
+        self.outputs: list[str] = []
+        self.several = False
+        self._names: dict[int, str] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._kept: list[Any] = []  # so that no other array takes the place of one seen
+        for name, tensor in zip(self.inputs, examples):
+            self._note(name, tensor)
+
+    def _note(self, name: str, tensor: Tensor) -> None:
+        self._names[id(tensor.data)] = name
+        self._shapes[name] = tensor.shape
+        self._kept.append(tensor.data)
+
+    def operation(
+        self, op: type[Op], inputs: Sequence[Any], options: Mapping[str, Any], result: Tensor
+    ) -> None:
+        given = tuple(self._named(value) for value in inputs)
+        traced = [value for value in given if isinstance(value, Value)]
+        if not traced:
+            return  # of parameters and constants alone: a constant for what follows
+        why = self._refuse(op, options)
+        if why is not None:
+            raise GraphError(why)
+        name = f"v{len(self.calls)}"
+        shapes = {str(value): self._shapes[value] for value in traced} | {name: result.shape}
+        self.calls.append(Call(op, given, dict(options), name, shapes))
+        self._note(name, result)
+
+    def _named(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        name = self._names.get(id(value.data))
+        return value if name is None else Value(name)
+
+    def read(self, tensor: Tensor, what: str) -> None:
+        if id(tensor.data) in self._names:
+            raise GraphError(
+                f"{what} reads a value that depends on the input; a graph is the same for all "
+                "inputs, wanted a model without such control flow"
+            )
+
+    def finish(self, returned: Any) -> None:
+        """Note what the model returned.
+
+        Raises:
+            GraphError: unless it is Tensors that it computed from its input.
+        """
+        self.several = isinstance(returned, (tuple, list))
+        for tensor in returned if self.several else [returned]:
+            name = self._names.get(id(getattr(tensor, "data", None)))
+            if name is None or name in self.inputs:
+                raise GraphError(
+                    f"the model returns {type(tensor).__name__} that no operation computed from "
+                    "its input; wanted Tensors, alone or in a tuple"
+                )
+            self.outputs.append(name)
+
+
+def trace(model: Callable, examples: Sequence[Tensor], refuse: Refusal) -> Trace:
+    """Run ``model`` on ``examples`` with launches held back, and note what it does.
+
+    Args:
+        refuse: says why an operation with these options has no place in a graph, or None.
+
+    Raises:
+        GraphError: for such an operation, control flow on values, or results that are not the
+            model's Tensors; with the module's path.
+    """
+    try:
+        return _traced(model, examples, refuse)
+    except GraphError as error:
+        path = _path(model, examples, refuse)
+        raise GraphError(f"{path}: {error}") from error
+
+
+def _traced(model: Callable, examples: Sequence[Tensor], refuse: Refusal) -> Trace:
+    found = Trace(examples, refuse)
+    with no_grad(), observe.under(observe.Observer(dry=True)), watch.under(found):
+        returned = model(*examples)
+    found.finish(returned)
+    return found
+
+
+def _path(model: Callable, examples: Sequence[Tensor], refuse: Refusal) -> str:
+    """Which module tracing fails in: the model's name and the dotted path below it.
+
+    The model is traced once more, with every ``forward`` wrapped; ordinarily a wrapper would
+    keep ``Sequential`` from joining layers, and the trace from seeing what really runs.
+    """
+    name = getattr(model, "__name__", type(model).__name__)
+    modules = list(getattr(model, "named_modules", lambda: ())())
+    failed: list[str] = []
+
+    def announced(path: str, forward: Callable) -> Callable:
+        def call(*args: Any, **options: Any) -> Any:
+            try:
+                return forward(*args, **options)
+            except GraphError:
+                failed.append(path)
+                raise
+
+        return call
+
+    own = [vars(module).get("forward") for _, module in modules]
+    try:
+        for path, module in modules:
+            vars(module)["forward"] = announced(path, module.forward)
+        with contextlib.suppress(GraphError):
+            _traced(model, examples, refuse)
+    finally:
+        for (_, module), forward in zip(modules, own):
+            del vars(module)["forward"]
+            if forward is not None:
+                vars(module)["forward"] = forward
+    return f"{name}.{failed[0]}" if failed and failed[0] else name
