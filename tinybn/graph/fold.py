@@ -8,7 +8,7 @@ y = (s·w)·z + (s·b + t) (Jacob et al. 2018, https://arxiv.org/abs/1712.05877,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +60,7 @@ def fold(
                 else:
                     notes.append(f"{draft.name} is not folded into {before.name}: {why}")
     for draft in list(drafts):
-        _join(drafts, outputs, draft)
+        _join(drafts, outputs, draft, results)
     return drafts, notes
 
 
@@ -157,11 +157,13 @@ def _finished(
     )
 
 
-def _join(drafts: list[Draft], outputs: list[str], draft: Draft) -> None:
+def _join(
+    drafts: list[Draft], outputs: list[str], draft: Draft, results: Mapping[str, Array]
+) -> None:
     """Make a sum, or an activation, the end of the product or BatchNorm before it."""
     is_sum = isinstance(draft.op, TapeRuntimeOp) and draft.op.op is Add
     activation = draft.op.activation if isinstance(draft.op, ActivationRuntimeOp) else None
-    if is_sum and draft.op.operands != (0, 1):
+    if is_sum and not (draft.op.operands == (0, 1) and _alike(results, draft.inputs)):
         return
     for i in range(len(draft.inputs) if is_sum or activation in JOINED else 0):
         before = _only(drafts, outputs, draft.inputs[i])
@@ -174,6 +176,11 @@ def _join(drafts: list[Draft], outputs: list[str], draft: Draft) -> None:
         draft.parameters = before.parameters
         drafts.remove(before)
         return
+
+
+def _alike(results: Mapping[str, Array], names: Sequence[str]) -> bool:
+    """Whether the results are of one shape and dtype, so that a sum of them broadcasts nothing."""
+    return len({(results[name].shape, results[name].dtype) for name in names}) == 1
 
 
 def _is_open(draft: Draft, for_sum: bool) -> bool:

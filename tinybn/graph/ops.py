@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..errors import ArgumentError
 from ..kernels.arrays import Array
 from ..kernels.windows import Windows, windows
 from ..tensor.ops import activation, elementwise, reduce, shape, softmax, unary
+from ..tensor.ops._operands import result_dtype
 from ..tensor.ops.batch_norm import BatchNormFrozen, BatchNormTraining
 from ..tensor.ops.conv import Conv2d
 from ..tensor.ops.cross_entropy import CrossEntropy
@@ -31,7 +33,8 @@ class _FinishedLinear(Op):
         ctx: Node, x: Array, weight: Array, bias: Array | None, residual: Array | None = None, *,
         activation: str | None, out: Array | None = None,
     ) -> Array:  # fmt: skip
-        flat = x.reshape(-1, x.shape[-1])
+        x, weight, bias = _promoted(x, weight, bias)
+        flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         rows = (len(flat), len(weight))
         y = kernels.matmul(
             flat, weight.T, bias, addend=None if residual is None else residual.reshape(rows),
@@ -48,10 +51,17 @@ class _FinishedConv2d(Op):
         ctx: Node, x: Array, weight: Array, bias: Array | None, residual: Array | None = None, *,
         windows: Windows, groups: int, activation: str | None, out: Array | None = None,
     ) -> Array:  # fmt: skip
+        x, weight, bias = _promoted(x, weight, bias)
         return kernels.conv2d_forward(
             x, weight, bias, windows=windows, groups=groups, addend=residual,
             activation=activation, out=out,
         )  # fmt: skip
+
+
+def _promoted(*arrays: Array | None) -> list[Any]:
+    """The arrays in the dtype that they have in common, as the tape's products take them."""
+    dtype = result_dtype(*(a for a in arrays if a is not None))
+    return [None if a is None else a.astype(dtype, copy=False) for a in arrays]
 
 
 class _Product(RuntimeOp):
