@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import ArgumentError, DTypeError, GraphError
+from ..errors import ArgumentError, DTypeError, GraphError, TinyBNError
 from ..kernels.arrays import Array, namespace
 from ..tensor import Tensor, no_grad
 from ..tensor.device import use
 from .fold import Draft, fold
-from .lower import lower, refusal
+from .lower import check, lower
+from .ops import TapeRuntimeOp
 from .runtime_graph import RuntimeGraph
 from .trace import Trace, Value, trace
 
@@ -53,11 +54,17 @@ def compile(
                 "example is not a Tensor, or a sequence of Tensors, of one sample or more"
             )
     examples = [tensor.detach() for tensor in examples]
-    found = trace(model, examples, lambda op, options: refusal(op, options, train))
+    found = trace(model, examples, lambda call: check(call, train))
     drafts = [_draft(call) for call in found.calls]
+    buffers = _buffers(drafts)
     drafts = _used(drafts, found.outputs)
+    if len(_buffers(drafts)) < len(buffers) and train:
+        raise GraphError(
+            f"{_name(model)} updates running statistics in a layer whose result it does not use; "
+            "wanted all results used"
+        )
     graph = _built(drafts, found, examples, train)
-    _check(model, graph, examples, drafts)
+    _check(model, graph, examples, buffers)
     if train:
         return graph
     results = graph.results(*examples)
@@ -70,9 +77,9 @@ def compile(
 
 def _draft(call: Any) -> Draft:
     op, parameters = lower(call)
-    inputs: list[str] = list(
-        dict.fromkeys(value for value in call.inputs if isinstance(value, Value))
-    )
+    inputs: list[str] = [value for value in call.inputs if isinstance(value, Value)]
+    if isinstance(op, TapeRuntimeOp):  # whose operands may be one input twice
+        inputs = list(dict.fromkeys(inputs))
     return Draft(call.result, op, inputs, parameters)
 
 
@@ -105,27 +112,41 @@ def _built(
     return graph
 
 
+def _buffers(drafts: Sequence[Draft]) -> list[Tensor]:
+    """What running the nodes may write to."""
+    return [
+        tensor for draft in drafts for name, tensor in draft.parameters.items()
+        if not draft.op.slots[name].learned
+    ]  # fmt: skip
+
+
+def _name(model: Callable) -> str:
+    return getattr(model, "__name__", type(model).__name__)
+
+
 def _check(
-    model: Callable, graph: RuntimeGraph, examples: Sequence[Tensor], drafts: Sequence[Draft]
+    model: Callable, graph: RuntimeGraph, examples: Sequence[Tensor], buffers: Sequence[Tensor]
 ) -> None:
     """Compare the graph with the model, on the example and on one sample more, in another order.
 
     Raises:
         GraphError: where they differ.
     """
-    buffers = [
-        tensor for draft in drafts for name, tensor in draft.parameters.items()
-        if not draft.op.slots[name].learned
-    ]  # fmt: skip
     for inputs in (examples, [_longer(tensor) for tensor in examples]):
-        expected = _with_restored(buffers, lambda: _run(model, inputs))  # noqa: B023
-        given = _with_restored(buffers, lambda: _run(graph.forward, inputs))  # noqa: B023
+        try:
+            expected = _with_restored(buffers, lambda: _run(model, inputs))  # noqa: B023
+            given = _with_restored(buffers, lambda: _run(graph.forward, inputs))  # noqa: B023
+        except TinyBNError as error:
+            raise GraphError(
+                f"{_name(model)} made a graph does not take a batch of {len(inputs[0].data)}: "
+                f"{error}"
+            ) from error
         for one, other in zip(expected, given):
             if not _same(one, other):
                 raise GraphError(
-                    f"the graph of {getattr(model, '__name__', type(model).__name__)} gives "
-                    f"another result than it on a batch of {len(inputs[0].data)}; wanted a model "
-                    "that treats every batch by the same operations"
+                    f"the graph of {_name(model)} gives another result than it on a batch of "
+                    f"{len(inputs[0].data)}; wanted a model that treats every batch by the same "
+                    "operations"
                 )
 
 

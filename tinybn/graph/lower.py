@@ -47,8 +47,29 @@ PLAIN = {
 }  # fmt: skip
 
 
-def refusal(op: type[Op], options: Mapping[str, Any], train: bool) -> str | None:
-    """Why the operation has no place in a graph, or None."""
+def check(call: Call, train: bool) -> None:
+    """Whether ``call`` has a place in a graph.
+
+    Raises:
+        GraphError: where it has none.
+    """
+    op = call.op
+    if not any(isinstance(value, Value) for value in call.inputs):
+        learned = any(isinstance(value, Tensor) and value.requires_grad for value in call.inputs)
+        if train and learned:
+            raise GraphError(
+                f"{op.__name__} is of parameters alone; wanted them used as they are in a graph "
+                "that trains"
+            )
+        return
+    why = _refusal(op, call.options, train)
+    if why is not None:
+        raise GraphError(why)
+    lower(call)
+
+
+def _refusal(op: type[Op], options: Mapping[str, Any], train: bool) -> str | None:
+    """Why no operation of this kind has a place in a graph, or None."""
     in_training = op is Dropout or (
         op is BatchNormTraining and options.get("running_mean") is not None
     )

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ShapeError, TinyBNError
 from ..kernels.arrays import Array, namespace
 from ..kernels.launch.observe import Launch
 from ..tensor.tape import Node, shares_memory
 from .memory import Lifetime, place, rounded
 from .node import GraphNode
-from .runtime_op import Operand
+from .runtime_op import DryRun, Operand
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Plan:
         for i, node in enumerate(nodes):
             given = [results[name] for name in node.inputs]
             needs = [wanted[name] for name in node.inputs] if train else None
-            run = dry[node.name] = node.op.dry_run(given, node.arrays(), needs)
+            run = dry[node.name] = _dry_run(node, given, needs)
             results[node.name] = run.result
             wanted[node.name] = (
                 train
@@ -144,6 +145,18 @@ class Plan:
                 )
                 made[node.name] = ctx if True in ctx.needs and node.op.has_backward else None
         return results, made
+
+
+def _dry_run(node: GraphNode, inputs: Sequence[Array], needs: Sequence[bool] | None) -> DryRun:
+    """The node's dry run; what it refuses names it."""
+    named = f"node {node.name} ({node.op.name})"
+    try:
+        return node.op.dry_run(inputs, node.arrays(), needs)
+    except TinyBNError as error:
+        raise type(error)(f"{named}: {error}") from error
+    except (ValueError, TypeError, IndexError) as error:  # the array library's own
+        given = ", ".join(f"{a.dtype} {a.shape}" for a in inputs)
+        raise ShapeError(f"{named} does not take {given}: {error}") from error
 
 
 def _context(node: GraphNode, made: Mapping[str, Any], recorded: bool) -> Node:

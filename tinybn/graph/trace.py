@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from ..errors import GraphError
 from ..kernels.launch import observe
 from ..tensor import Tensor, no_grad, watch
-from ..tensor.tape import Op
-
-Refusal = Callable[[type[Op], Mapping[str, Any]], str | None]
+from ..tensor.tape import Node, Op
 
 
 class Call(NamedTuple):
@@ -47,8 +45,8 @@ class Trace:
         several: whether it returned a tuple or list of them.
     """
 
-    def __init__(self, examples: Sequence[Tensor], refuse: Refusal) -> None:
-        self._refuse = refuse
+    def __init__(self, examples: Sequence[Tensor], check: Callable[[Call], None]) -> None:
+        self._check = check
         self.inputs = ["x"] if len(examples) == 1 else [f"x{i}" for i in range(len(examples))]
         self.calls: list[Call] = []
         self.outputs: list[str] = []
@@ -69,14 +67,14 @@ class Trace:
     ) -> None:
         given = tuple(self._named(value) for value in inputs)
         traced = [value for value in given if isinstance(value, Value)]
-        if not traced:
-            return  # of parameters and constants alone: a constant for what follows
-        why = self._refuse(op, options)
-        if why is not None:
-            raise GraphError(why)
         name = f"v{len(self.calls)}"
         shapes = {str(value): self._shapes[value] for value in traced} | {name: result.shape}
-        self.calls.append(Call(op, given, dict(options), name, shapes))
+        call = Call(op, given, dict(options), name, shapes)
+        self._check(call)
+        if not traced:  # of parameters and constants alone: a constant for what follows
+            _compute(call, result)
+            return
+        self.calls.append(call)
         self._note(name, result)
 
     def _named(self, value: Any) -> Any:
@@ -85,12 +83,18 @@ class Trace:
         name = self._names.get(id(value.data))
         return value if name is None else Value(name)
 
-    def read(self, tensor: Tensor, what: str) -> None:
-        if id(tensor.data) in self._names:
+    def read(self, tensor: Any, what: str) -> None:
+        if id(getattr(tensor, "data", None)) in self._names:
             raise GraphError(
                 f"{what} reads a value that depends on the input; a graph is the same for all "
                 "inputs, wanted a model without such control flow"
             )
+
+    def write(self, tensor: Tensor, what: str) -> None:
+        raise GraphError(
+            f"{what} writes in place to a tensor of shape {tensor.shape}; wanted a model that "
+            "makes new tensors"
+        )
 
     def finish(self, returned: Any) -> None:
         """Note what the model returned.
@@ -99,6 +103,8 @@ class Trace:
             GraphError: unless it is Tensors that it computed from its input.
         """
         self.several = isinstance(returned, (tuple, list))
+        if self.several and not returned:
+            raise GraphError("the model returns nothing; wanted Tensors, alone or in a tuple")
         for tensor in returned if self.several else [returned]:
             name = self._names.get(id(getattr(tensor, "data", None)))
             if name is None or name in self.inputs:
@@ -109,32 +115,42 @@ class Trace:
             self.outputs.append(name)
 
 
-def trace(model: Callable, examples: Sequence[Tensor], refuse: Refusal) -> Trace:
+def _compute(call: Call, result: Tensor) -> None:
+    """Give ``result`` its values, which have not come about with kernels held back."""
+    if call.op.view:
+        return
+    arrays = [value.data if isinstance(value, Tensor) else value for value in call.inputs]
+    with observe.under(observe.Observer()):
+        node = Node(call.op, (False,) * len(arrays))
+        result.data[...] = call.op.forward(node, *arrays, **call.options)
+
+
+def trace(model: Callable, examples: Sequence[Tensor], check: Callable[[Call], None]) -> Trace:
     """Run ``model`` on ``examples`` with launches held back, and note what it does.
 
     Args:
-        refuse: says why an operation with these options has no place in a graph, or None.
+        check: raises GraphError for a call that has no place in a graph.
 
     Raises:
         GraphError: for such an operation, control flow on values, or results that are not the
             model's Tensors; with the module's path.
     """
     try:
-        return _traced(model, examples, refuse)
+        return _traced(model, examples, check)
     except GraphError as error:
-        path = _path(model, examples, refuse)
+        path = _path(model, examples, check)
         raise GraphError(f"{path}: {error}") from error
 
 
-def _traced(model: Callable, examples: Sequence[Tensor], refuse: Refusal) -> Trace:
-    found = Trace(examples, refuse)
+def _traced(model: Callable, examples: Sequence[Tensor], check: Callable[[Call], None]) -> Trace:
+    found = Trace(examples, check)
     with no_grad(), observe.under(observe.Observer(dry=True)), watch.under(found):
         returned = model(*examples)
     found.finish(returned)
     return found
 
 
-def _path(model: Callable, examples: Sequence[Tensor], refuse: Refusal) -> str:
+def _path(model: Callable, examples: Sequence[Tensor], check: Callable[[Call], None]) -> str:
     """Which module tracing fails in: the model's name and the dotted path below it.
 
     The model is traced once more, with every ``forward`` wrapped; ordinarily a wrapper would
@@ -159,7 +175,7 @@ def _path(model: Callable, examples: Sequence[Tensor], refuse: Refusal) -> str:
         for path, module in modules:
             vars(module)["forward"] = announced(path, module.forward)
         with contextlib.suppress(GraphError):
-            _traced(model, examples, refuse)
+            _traced(model, examples, check)
     finally:
         for (_, module), forward in zip(modules, own):
             del vars(module)["forward"]

@@ -17,7 +17,7 @@ from ..arguments import choice, integer, number
 from ..errors import ArgumentError, DeviceError, DTypeError, IndexOutOfRange, ShapeError
 from ..kernels import recording
 from ..kernels.arrays import accumulation_dtype, namespace
-from ..tensor import Tensor, where
+from ..tensor import Tensor, watch, where
 from ..tensor.autocast import autocast_float32
 from ..tensor.dtypes import float32, float64, int32, int64, is_float
 from ..tensor.ops import activation as _activation
@@ -147,6 +147,7 @@ def one_hot(target: Tensor, num_classes: int = -1) -> Tensor:
     check_tensors(target=target)
     if target.dtype not in (int32, int64):
         raise DTypeError(f"target has dtype {target.dtype.name}; wanted int32 or int64")
+    watch.read(target, "one_hot")
     classes = integer("num_classes", num_classes)
     if classes < 0 and target.size == 0:
         raise ArgumentError(f"num_classes is {classes} and target is empty; wanted the number")

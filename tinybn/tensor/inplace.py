@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import DTypeError, ShapeError, TapeError
 from ..kernels.arrays import Array, accumulation_dtype, namespace
 from ..kernels.gpu import is_cupy
+from . import watch
 from .dtypes import bool_, is_float
 from .grad_mode import is_grad_enabled
 from .ops import elementwise, index
@@ -143,6 +144,7 @@ def _dtype(value: Any, target: Tensor) -> np.dtype:
 
 def _check(name: str, target: Tensor, dtype: np.dtype, *shapes: tuple[int, ...]) -> None:
     """Raise, before anything changes, unless the target can be written and takes the value."""
+    watch.write(target, name)
     if _kind(dtype) > _kind(target.dtype):
         raise DTypeError(
             f"{name} cannot write {dtype.name} values into a tensor of {target.dtype.name}; "

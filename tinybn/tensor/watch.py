@@ -13,15 +13,18 @@ if TYPE_CHECKING:
 
 
 class Watcher(Protocol):
-    """What is told of each operation, and of each value that Python reads."""
+    """What is told of each operation, each value that is read, and each write in place."""
 
     def operation(
         self, op: type[Op], inputs: Sequence[Any], options: Mapping[str, Any], result: Tensor
     ) -> None:
         """``op`` was run on ``inputs`` with ``options`` and gave ``result``."""
 
-    def read(self, tensor: Tensor, what: str) -> None:
+    def read(self, tensor: Any, what: str) -> None:
         """The elements of ``tensor`` are about to be read by ``what``, such as ``item()``."""
+
+    def write(self, tensor: Tensor, what: str) -> None:
+        """The elements of ``tensor`` are about to be written in place by ``what``."""
 
 
 class _Thread(threading.local):
@@ -46,7 +49,13 @@ def under(watcher: Watcher) -> Iterator[None]:
         _thread.watcher = before
 
 
-def read(tensor: Tensor, what: str) -> None:
-    """Tell who looks on that ``tensor`` is read."""
+def read(tensor: Any, what: str) -> None:
+    """Tell who looks on that ``tensor`` (or a number) is read by what is no operation."""
     if _thread.watcher is not None:
         _thread.watcher.read(tensor, what)
+
+
+def write(tensor: Tensor, what: str) -> None:
+    """Tell who looks on that ``tensor`` is written in place."""
+    if _thread.watcher is not None:
+        _thread.watcher.write(tensor, what)

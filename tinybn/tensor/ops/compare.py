@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import DTypeError
+from .. import watch
 from ..dtypes import is_float
-from ..tape import wrap
+from ..tape import Array, wrap
 from ._operands import Operand, as_tensor, is_scalar, module_of, number_operands, operands, raw
 
 if TYPE_CHECKING:
@@ -63,30 +64,40 @@ def bitwise_xor(a: Operand, b: Operand) -> Tensor:
 def bitwise_not(x: Operand) -> Tensor:
     """~x: of a bool its opposite, of an integer −x − 1. Raises DTypeError for floats."""
     x = as_tensor(x, "bitwise_not")
+    watch.read(x, "bitwise_not")
     _check_integral("bitwise_not", x)
     return wrap(~x.data)
 
 
 def isnan(x: Operand) -> Tensor:
     """Whether x is NaN, as bool."""
-    data = as_tensor(x, "isnan").data
+    data = _read(x, "isnan")
     return wrap(data != data)  # only NaN differs from itself
 
 
 def isinf(x: Operand) -> Tensor:
     """Whether x is +∞ or −∞, as bool."""
-    data = as_tensor(x, "isinf").data
+    data = _read(x, "isinf")
     return wrap(abs(data) == float("inf"))
 
 
 def isfinite(x: Operand) -> Tensor:
     """Whether x is neither infinite nor NaN, as bool."""
-    data = as_tensor(x, "isfinite").data
+    data = _read(x, "isfinite")
     return wrap((data == data) & (abs(data) != float("inf")))
 
 
+def _read(x: Operand, name: str) -> Array:
+    tensor = as_tensor(x, name)
+    watch.read(tensor, name)
+    return tensor.data
+
+
 def _compare(name: str, a: Operand, b: Operand) -> Tensor:
-    a, b = map(raw, operands(name, a, b))
+    a, b = operands(name, a, b)
+    for x in (a, b):
+        watch.read(x, name)
+    a, b = raw(a), raw(b)
     with np.errstate(all="ignore"):
         return wrap(getattr(module_of(a, b), name)(a, b))
 
@@ -95,6 +106,8 @@ def _bitwise(name: str, a: Operand, b: Operand) -> Tensor:
     a, b = number_operands(name, a, b)
     _check_integral(name, a)
     _check_integral(name, b)
+    for x in (a, b):
+        watch.read(x, name)
     a, b = raw(a), raw(b)
     return wrap(getattr(module_of(a, b), name)(a, b))
 

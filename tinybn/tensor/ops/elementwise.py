@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import ArgumentError, DTypeError
 from ...kernels.arrays import Array, keep, namespace
+from .. import watch
 from ..dtypes import as_dtype, bool_, is_float
 from ..tape import Node, Op, apply, wrap
 from ._operands import (
@@ -291,7 +292,10 @@ def div(a: Operand, b: Operand) -> Tensor:
 
 def floor_divide(a: Operand, b: Operand) -> Tensor:
     """⌊a / b⌋, broadcast, with no gradient. Raises as :func:`add`."""
-    a, b = map(raw, number_operands("floor_divide", a, b))
+    a, b = number_operands("floor_divide", a, b)
+    for x in (a, b):
+        watch.read(x, "floor_divide")
+    a, b = raw(a), raw(b)
     with np.errstate(all="ignore"):
         return wrap(computed(operator.floordiv, a, b))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...arguments import number
 from ...errors import ShapeError
 from ...kernels.arrays import accumulation_dtype, namespace
+from .. import watch
 from ..autocast import autocast_float32
 from ..dtypes import bool_, float64, int64, is_float
 from ..tape import Array, Node, Op, apply, wrap
@@ -361,6 +362,7 @@ def _arg(name: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
     x = as_tensor(x, name)
     axes = many_axes(None, x.ndim) if axis is None else (one_axis(axis, x.ndim),)
     _check_not_empty(x, axes, name)
+    watch.read(x, name)
     # NumPy's function takes one axis, or the flattened array.
     flat = x.data.reshape(-1) if axis is None else x.data
     values = flat.astype(accumulation_dtype(flat.dtype), copy=False)
@@ -372,5 +374,6 @@ def _arg(name: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
 def _truth(name: str, x: Tensor, axis: AxisLike, keepdims: bool) -> Tensor:
     x = as_tensor(x, name)
     axes = many_axes(axis, x.ndim)
+    watch.read(x, name)
     found = getattr(x.data != 0, name)(axis=axes, keepdims=True)
     return wrap(_finish(found, x.shape, axes, keepdims, bool_))
