@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinybn as tb
+from tests import engines
 from tests.graph.networks import LAYOUTS, Exact, Net, assert_within, images, recipes
 from tinybn import nn
 from tinybn.testing import FLOAT_DTYPES
 
 F = nn.functional
-CPU, CUDA = pytest.param("cpu", id="cpu"), pytest.param("cuda", id="cuda", marks=pytest.mark.gpu)
-devices = pytest.mark.parametrize("device", [CPU, CUDA])
 inputs = st.tuples(st.sampled_from(FLOAT_DTYPES), st.sampled_from(LAYOUTS), st.integers(0, 2**16))
 
 
@@ -23,21 +22,10 @@ def drawn(count):
     return settings(max_examples=count, deadline=None, derandomize=True)
 
 
-def put(array, device, **options):
+def put(array, device, requires_grad=False):
     """A Tensor with the array's memory layout."""
-    if device == "cpu":
-        return tb.Tensor(array, device="cpu", **options) if not options else _leaf(array)
-    from tests.engines import CUDA as engine
-
-    tensor = tb.from_dlpack(engine.put(array)) if hasattr(tb, "from_dlpack") else None
-    if options:
-        tensor.requires_grad = True
-    return tensor
-
-
-def _leaf(array):
-    tensor = tb.Tensor(array, device="cpu")
-    tensor.requires_grad = True
+    tensor = tb.Tensor.wrap(engines.CUDA.put(array) if device == "cuda" else array)
+    tensor.requires_grad = requires_grad
     return tensor
 
 
@@ -127,3 +115,27 @@ def test_training_is_the_tapes_to_the_last_bit(recipe, given_as):
 @given(recipes, inputs, st.booleans())
 def test_inference_is_exact_up_to_rounding(recipe, given_as, extra):
     check_inference(recipe._replace(extra=extra), *given_as, "cpu")
+
+
+@pytest.mark.gpu
+@drawn(15)
+@given(recipes, inputs)
+def test_training_on_a_gpu(recipe, given_as):
+    """Sizes come often enough to be rehearsed, recorded and replayed, in turns."""
+    check_training(recipe, *given_as, "cuda", sizes=(4, 3) * 6)
+
+
+@pytest.mark.gpu
+@drawn(15)
+@given(recipes, inputs, st.booleans())
+def test_inference_on_a_gpu(recipe, given_as, extra):
+    check_inference(recipe._replace(extra=extra), *given_as, "cuda", sizes=(4, 1) * 5)
+
+
+@drawn(4)
+@given(recipes, inputs)
+def test_interpreted(recipe, given_as):
+    recipe = recipe._replace(steps=recipe.steps[:3])
+    with tb.interpret():
+        check_training(recipe, *given_as, "cpu", sizes=(3, 2, 3))
+        check_inference(recipe, *given_as, "cpu", sizes=(4, 1, 4))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..errors import ArgumentError, StateError
 from ..kernels.arrays import Array
-from ..tensor import Tensor
+from ..tensor import Device, Tensor
 from .runtime_op import RuntimeOp
 
 
@@ -35,15 +35,20 @@ def check_name(name: str, taken: tuple[str, ...]) -> None:
         raise ArgumentError(f"the name {name!r} is taken; wanted another for this node or input")
 
 
-def checked(name: str, op: RuntimeOp, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def checked(
+    name: str, op: RuntimeOp, given: Mapping[str, Tensor], device: Device
+) -> dict[str, Tensor]:
     """``given`` in the order of the slots; raises StateError naming all that does not fit."""
     faults = [f"missing: {slot}" for slot in op.slots if slot not in given]
     faults += [f"unknown: {slot}" for slot in given if slot not in op.slots]
-    faults += [
-        f"{slot} has shape {given[slot].shape}, wanted {kind.shape}"
-        for slot, kind in op.slots.items()
-        if slot in given and given[slot].shape != kind.shape
-    ]
+    for slot, kind in op.slots.items():
+        tensor = given.get(slot)
+        if slot in given and not isinstance(tensor, Tensor):
+            faults.append(f"{slot} is {type(tensor).__name__}, wanted a Tensor")
+        elif tensor is not None and tensor.shape != kind.shape:
+            faults.append(f"{slot} has shape {tensor.shape}, wanted {kind.shape}")
+        elif tensor is not None and tensor.device != device:
+            faults.append(f"{slot} is on {tensor.device}, wanted {device}")
     if faults:
         raise StateError(f"the parameters do not fit node {name} ({op.name}); {'; '.join(faults)}")
     return {slot: given[slot] for slot in op.slots}

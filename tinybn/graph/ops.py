@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ShapeError
 from ..kernels.arrays import Array
+from ..kernels.functional.checks import check_activation
 from ..kernels.windows import Windows, windows
 from ..tensor.ops import activation, elementwise, reduce, shape, softmax, unary
 from ..tensor.ops._operands import result_dtype
@@ -35,12 +36,14 @@ class _FinishedLinear(Op):
     ) -> Array:  # fmt: skip
         x, weight, bias = _promoted(x, weight, bias)
         flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        rows = (len(flat), len(weight))
+        rows, shape = (len(flat), len(weight)), (*x.shape[:-1], len(weight))
+        if residual is not None and residual.shape != shape:
+            raise ShapeError(f"the residual has shape {residual.shape}; wanted {shape}")
         y = kernels.matmul(
             flat, weight.T, bias, addend=None if residual is None else residual.reshape(rows),
             activation=activation, out=None if out is None else out.reshape(rows),
         )  # fmt: skip
-        return y.reshape(*x.shape[:-1], len(weight))
+        return y.reshape(shape)
 
 
 class _FinishedConv2d(Op):
@@ -74,6 +77,7 @@ class _Product(RuntimeOp):
         self, weight: tuple[int, ...], bias: bool, activation: str | None, residual: bool,
         **options: Any,
     ) -> None:  # fmt: skip
+        check_activation(activation)
         slots = {"weight": Slot(weight)} | ({"bias": Slot(weight[:1])} if bias else {})
         operands: list[Operand] = [0, "weight", "bias" if bias else None]
         if activation is not None or residual:
@@ -127,6 +131,11 @@ class Conv2dRuntimeOp(_Product):
         stride: Size = 1, padding: Size | str = 0, dilation: Size = 1, groups: int = 1,
         bias: bool = True, *, activation: str | None = None, residual: bool = False,
     ) -> None:  # fmt: skip
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ArgumentError(
+                f"{in_channels} channels to {out_channels} in {groups} groups; wanted both to be "
+                "multiples of the groups"
+            )
         slid = _slid(kernel_size, stride, padding, dilation)
         super().__init__(
             (out_channels, in_channels // groups, *slid.kernel), bias, activation, residual,
@@ -316,6 +325,7 @@ class BatchNormRuntimeOp(RuntimeOp):
         *, training: bool = False, tracked: bool = True, counted: bool = True,
         activation: str | None = None, residual: bool = False,
     ) -> None:  # fmt: skip
+        check_activation(activation)
         self.op = BatchNormTraining if training else BatchNormFrozen  # type: ignore[misc]
         channel = (int(features),)
         slots = {name: Slot(channel) for name in (("weight", "bias") if affine else ())}

@@ -38,6 +38,21 @@ class Step:
     bytes: int
 
 
+@dataclass
+class Run:
+    """What backward needs of a forward.
+
+    Attributes:
+        roots: for each output where backward begins, and its array.
+        recorded: whether a CUDA graph writes the same memory anew at each replay.
+        backward: of such a run, a captured step, once there is one.
+    """
+
+    roots: list[tuple[Node | None, Array]]
+    recorded: bool
+    backward: Any = None
+
+
 class Plan:
     """The steps of a graph for inputs of one shape, dtype and layout.
 
@@ -45,16 +60,12 @@ class Plan:
         steps: in the order in which they run.
         peak: bytes of the block in which results lie whose memory is planned.
         sum: bytes that these results would take side by side.
-        roots: for each output of the last run where backward begins, and its array.
-        backward: that run's backward as a captured step, once there is one.
     """
 
     def __init__(
         self, nodes: Sequence[GraphNode], inputs: Mapping[str, Array], outputs: Sequence[str],
         train: bool, wants: Mapping[str, bool],
     ) -> None:  # fmt: skip
-        self.roots: list[tuple[Node | None, Array]] = []
-        self.backward: Any = None
         results: dict[str, Array] = dict(inputs)
         wanted = dict(wants)
         owner: dict[str, str] = {name: name for name in inputs}

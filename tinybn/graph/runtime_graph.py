@@ -16,7 +16,7 @@ from ..tensor.state import IncompatibleKeys, load
 from ..tensor.tape import run_backward
 from .capture import capture
 from .node import GraphNode, check_name, checked, ordered
-from .plan import Plan
+from .plan import Plan, Run
 from .profile import Profile, profile
 from .runtime_op import RuntimeOp
 from .show import draw, table
@@ -72,7 +72,11 @@ class RuntimeGraph:
     def _changed(self) -> None:
         self._plans: dict[Any, Plan] = {}
         self._last: Plan | None = None
-        self._ready = False  # for a backward
+        self._made: Run | None = None  # by the last call of _run
+        self._recorded: dict[int, Run] = {}  # what CUDA graphs replay, by its first output
+        self._pending: Run | None = None  # what backward is of
+        self._learned = self.parameters()
+        self._learns: list[bool] = []
         self._order: list[GraphNode] | None = None
         self._replayed = capture(self._run, self.device)
 
@@ -110,7 +114,9 @@ class RuntimeGraph:
             )
         node = GraphNode(name, op, tuple(str(i) for i in inputs))
         node.parameters = (
-            self._new_parameters(op) if parameters is None else checked(name, op, parameters)
+            self._new_parameters(op)
+            if parameters is None
+            else checked(name, op, parameters, self.device)
         )
         self._nodes[name] = node
         self._changed()
@@ -207,7 +213,10 @@ class RuntimeGraph:
             found = self._replayed(*inputs)
         else:
             found = self._run(*inputs)
-        self._last, self._ready = plan, self.train
+        # A replay runs no Python: its output tells which recording it is.
+        self._last = plan
+        self._pending = self._recorded.get(id(found[0].data), self._made) if self.train else None
+        self._made = None  # its memory goes with the backward
         return found if self.several else found[0]
 
     def results(self, *inputs: Tensor) -> dict[str, Array]:
@@ -236,6 +245,10 @@ class RuntimeGraph:
                 raise DeviceError(f"{name} is on {tensor.device}; wanted {self.device}")
 
     def _plan(self, inputs: tuple[Tensor, ...]) -> Plan:
+        learns = [parameter.requires_grad for parameter in self._learned]
+        if learns != self._learns:  # what is kept for backward, and what a recording does, is other
+            self._plans, self._recorded, self._learns = {}, {}, learns
+            self._replayed = capture(self._run, self.device)
         arrays = [tensor.data for tensor in inputs]
         wants = tuple(tensor.requires_grad for tensor in inputs)
         key = (
@@ -245,12 +258,15 @@ class RuntimeGraph:
         if plan is None:
             if len(self._plans) == MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
-            with use(self.device):
-                plan = self._plans[key] = Plan(
-                    self.nodes, dict(zip(self.inputs, arrays)), self.outputs, self.train,
-                    dict(zip(self.inputs, wants)),
-                )  # fmt: skip
+            plan = self._plans[key] = self._new_plan(inputs)
         return plan
+
+    def _new_plan(self, inputs: tuple[Tensor, ...]) -> Plan:
+        with use(self.device):
+            return Plan(
+                self.nodes, {name: t.data for name, t in zip(self.inputs, inputs)}, self.outputs,
+                self.train, {name: t.requires_grad for name, t in zip(self.inputs, inputs)},
+            )  # fmt: skip
 
     def _run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         plan = self._plan(inputs)
@@ -268,8 +284,11 @@ class RuntimeGraph:
                     recorded.unchanged(tensor, "data")
         with use(self.device):
             results, made = plan.run(arrays, sources)
-        plan.roots = [(made.get(name), results[name]) for name in self.outputs]
-        plan.backward = None
+        roots = [(made.get(name), results[name]) for name in self.outputs]
+        self._made = Run(roots, recording.capturing())
+        if self._made.recorded:
+            recording.keep_alive(plan)  # whose memory every replay writes
+            self._recorded[id(roots[0][1])] = self._made
         return tuple(Tensor.wrap(results[name]) for name in self.outputs)
 
     def backward(self, gradient: Any = None) -> None:
@@ -288,24 +307,24 @@ class RuntimeGraph:
             raise ArgumentError("the graph does not train; wanted RuntimeGraph(…, train=True)")
         if len(self.outputs) > 1:
             raise ArgumentError(f"backward of {len(self.outputs)} outputs; wanted one")
-        plan = self._last
-        if plan is None or not self._ready:
+        run = self._pending
+        if run is None:
             raise OrderError("backward comes after a forward, once; there was none since")
-        root, result = plan.roots[0]
+        root, result = run.roots[0]
         if root is None:
             raise ArgumentError("nothing wants a gradient; wanted a parameter or input that does")
         dy = self._gradient(gradient, result)
-        self._ready = False
-        replayed = self.device.type == "cuda" and recording.current() is None
+        self._pending = None
+        replayed = run.recorded and recording.current() is None
         if not replayed or any(p.grad is not None for p in self.parameters()):
             with use(self.device):
-                run_backward(root, dy, retain_graph=replayed)
+                run_backward(root, dy, retain_graph=run.recorded)
             return
-        if plan.backward is None:
-            plan.backward = capture(
+        if run.backward is None:
+            run.backward = capture(
                 lambda dy: run_backward(root, dy.data, retain_graph=True), self.device
             )
-        plan.backward(Tensor.wrap(dy))
+        run.backward(Tensor.wrap(dy))
 
     # Looking
 
@@ -332,10 +351,12 @@ class RuntimeGraph:
             by CUDA events on a GPU, by the wall clock on the CPU.
 
         Raises:
-            as :meth:`forward`.
+            as :meth:`forward`; ArgumentError for fewer than one repeat.
         """
         self._check_inputs(inputs)
-        plan = self._plan(inputs)
+        if repeats < 1:
+            raise ArgumentError(f"repeats is {repeats}; wanted at least 1")
+        plan = self._new_plan(inputs)  # with memory of its own: a backward may need the other's
         arrays = {name: tensor.data for name, tensor in zip(self.inputs, inputs)}
         with use(self.device):
             return profile(plan, arrays, repeats)
