@@ -127,12 +127,12 @@ def _name(model: Callable) -> str:
 def _check(
     model: Callable, graph: RuntimeGraph, examples: Sequence[Tensor], buffers: Sequence[Tensor]
 ) -> None:
-    """Compare the graph with the model, on the example and on one sample more, in another order.
+    """Compare the graph with the model, on one sample more in another order and on the example.
 
     Raises:
         GraphError: where they differ.
     """
-    for inputs in (examples, [_longer(tensor) for tensor in examples]):
+    for inputs in ([_longer(tensor) for tensor in examples], examples):
         try:
             expected = _with_restored(buffers, lambda: _run(model, inputs))  # noqa: B023
             given = _with_restored(buffers, lambda: _run(graph.forward, inputs))  # noqa: B023
