@@ -51,6 +51,24 @@ def test_compiles_without_spills(name, target):
         assert binary.assembly
 
 
+@pytest.mark.parametrize(
+    "finish",
+    [(False, None), (True, None), (False, "relu"), (True, "relu"), (True, "silu")],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["matmul", "conv2d_forward"])
+def test_each_end_of_a_product_compiles_without_spills(name, finish):
+    """The examples above have an addend and GELU, the longest."""
+    adds, activation = finish
+    kernel = kernel_class(name)()
+    for target in ("sm_80", "sm_90"):
+        for dtype in (np.float32, np.float16):
+            for arguments, options in kernel.launches(np.dtype(dtype), kernel.example_shape):
+                kept = arguments["addend_ptr"] if adds else None
+                arguments = {**arguments, "addend_ptr": kept, "ACTIVATION": activation}
+                assert kernel.launcher.compile(target, arguments, options).spills == 0
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_slot_of_the_hosts_ring_is_read_by_one_warp(target):
     """Each read of the host's memory takes a microsecond and waits for the one before."""
