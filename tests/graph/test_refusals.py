@@ -201,3 +201,9 @@ def test_arguments():
     for example in (3, np.ones((2, 4)), tb.zeros(0, 4), tb.tensor(1.0), [x(), 3]):
         with pytest.raises((DTypeError, TypeError)):
             tb.graph.compile(nn.ReLU(), example)
+
+
+def test_a_function_names_the_module_of_the_model_that_it_closes_over():
+    model = Outer(lambda s, x: s.fc(x) * x.sum().item())
+    with pytest.raises(GraphError, match=r"^<lambda>\.model\.inner: item\(\)"):
+        tb.graph.compile(lambda x: model(x).sum(), x())

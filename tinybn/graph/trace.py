@@ -157,7 +157,7 @@ def _path(model: Callable, examples: Sequence[Tensor], check: Callable[[Call], N
     keep ``Sequential`` from joining layers, and the trace from seeing what really runs.
     """
     name = getattr(model, "__name__", type(model).__name__)
-    modules = list(getattr(model, "named_modules", lambda: ())())
+    modules = _modules(model)
     failed: list[str] = []
 
     def announced(path: str, forward: Callable) -> Callable:
@@ -182,3 +182,18 @@ def _path(model: Callable, examples: Sequence[Tensor], check: Callable[[Call], N
             if forward is not None:
                 vars(module)["forward"] = forward
     return f"{name}.{failed[0]}" if failed and failed[0] else name
+
+
+def _modules(model: Callable) -> list[tuple[str, Any]]:
+    """The model's modules by dotted path; of a function those of the models that it closes over."""
+    holders = [("", model)]
+    names = getattr(getattr(model, "__code__", None), "co_freevars", ())
+    cells = getattr(model, "__closure__", None) or ()
+    with contextlib.suppress(ValueError):  # of a cell that is empty yet
+        holders += [(name, cell.cell_contents) for name, cell in zip(names, cells)]
+    return [
+        (".".join(filter(None, (prefix, path))), module)
+        for prefix, holder in holders
+        if hasattr(holder, "named_modules")
+        for path, module in holder.named_modules()
+    ]
