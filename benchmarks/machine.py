@@ -6,8 +6,10 @@ import contextlib
 import datetime
 import os
 import platform
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +23,8 @@ PACKAGES = {
     "Triton": ("triton",),
     "NumPy": ("numpy",),
 }
+CPU_THREADS = 2
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def our_versions() -> dict[str, str]:
@@ -68,6 +72,39 @@ def _processor() -> str:
 def command(module: str, *arguments: str) -> list[str]:
     """The command line of a module of this folder."""
     return [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+
+
+def is_confined() -> bool:
+    """Whether this process was started with CPU_THREADS threads."""
+    return all(os.environ.get(name) == str(CPU_THREADS) for name in THREAD_VARIABLES)
+
+
+def confined(module: str, arguments: Sequence[str]) -> int:
+    """Run a program in a process with CPU_THREADS cores and threads; returns its status.
+
+    Libraries take their number of threads when they are loaded, which here they are.
+    """
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CPU_THREADS])  # and so the child's
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(CPU_THREADS))}
+    return subprocess.run(command(module, *arguments), cwd=ROOT, env=environment).returncode
+
+
+def first_seconds(lines: Mapping[str, Sequence[str]], rounds: int) -> dict[str, float]:
+    """The median seconds from the start of a fresh process to the time that it prints.
+
+    Args:
+        lines: by name a command line that prints ``time.time()``; all are run once a round.
+
+    Raises:
+        CalledProcessError: where one fails.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in lines}
+    for _ in range(rounds):
+        for name, line in lines.items():
+            start = time.time()
+            done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
+            seconds[name].append(float(done.stdout) - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def run_together(commands: Sequence[Sequence[str]]) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,11 +113,11 @@ class Problem:
         return {name: self.state[name] for name in self.state if name.endswith(("weight", "bias"))}
 
 
-def new_model(name: str) -> nn.Module:
+def new_model(name: str, models: Mapping[str, Callable[[], nn.Module]] = MODELS) -> nn.Module:
     """A model on the CPU with the parameters that all candidates start from."""
     tb.manual_seed(zlib.crc32(name.encode()))
     with on_cpu():
-        return MODELS[name]()
+        return models[name]()
 
 
 @contextlib.contextmanager

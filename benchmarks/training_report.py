@@ -11,7 +11,7 @@ from .training_jax import JAX
 from .training_ours import CAPTURED, CAPTURED_HIGHEST, EAGER
 from .training_problem import CHECKED, POOL, PRECISIONS, TF32, Configuration
 from .training_torch import COMPILED, COMPILED_GRAPH, FUSED, GRAPH, PYTORCH
-from .writing import MISSING, axes, document, number, table
+from .writing import MISSING, axes, document, goal, number, table
 
 OURS = (CAPTURED, CAPTURED_HIGHEST, EAGER)
 ANCHORS = (GRAPH, FUSED, COMPILED_GRAPH, COMPILED, PYTORCH, JAX)
@@ -118,11 +118,11 @@ def _goals(report: Report) -> list[str]:
         if f.configuration.batch == GOAL_BATCH and f.configuration.precision in PRECISIONS[:2]
     ]  # fmt: skip
     lines = [
-        _goal(f"At most {goal} of {anchor} at batch {GOAL_BATCH} in float32 and {TF32}", [
-            (_name(f, _also(f, anchor)), ratio, goal)
+        goal(f"At most {limit} of {anchor} at batch {GOAL_BATCH} in float32 and {TF32}", [
+            (_name(f, _also(f, anchor)), ratio, limit)
             for f in small if (ratio := f.ratio(anchor)) is not None
         ])
-        for goal, anchor in ((GRAPH_GOAL, GRAPH), (EAGER_GOAL, PYTORCH))
+        for limit, anchor in ((GRAPH_GOAL, GRAPH), (EAGER_GOAL, PYTORCH))
     ]  # fmt: skip
     slowest = []
     for figures in report.figures:
@@ -130,8 +130,8 @@ def _goals(report: Report) -> list[str]:
         worst = max(((r, anchor) for anchor, r in ratios.items() if r is not None), default=None)
         if worst is not None:
             slowest.append((_name(figures, f" ({worst[1]})"), worst[0], 1.0))
-    lines.append(_goal("Never slower than any anchor", slowest))
-    lines.append(_goal("Memory at most PyTorch's, the lesser of eager and CUDA graph", [
+    lines.append(goal("Never slower than any anchor", slowest))
+    lines.append(goal("Memory at most PyTorch's, the lesser of eager and CUDA graph", [
         (_name(f), ours / min(theirs), 1.0)
         for f in report.figures
         if (ours := f.memory.get(CAPTURED)) is not None
@@ -142,17 +142,6 @@ def _goals(report: Report) -> list[str]:
 
 def _name(figures: Figures, more: str = "") -> str:
     return figures.configuration.name + more
-
-
-def _goal(text: str, ratios: Sequence[tuple[str, float, float]]) -> str:
-    """A goal with the ratio of each row that it is about, largest first."""
-    if not ratios:
-        return f"- {text}: **not measured**."
-    met = all(ratio <= limit for _, ratio, limit in ratios)
-    rows = "; ".join(
-        f"{name} {ratio:.3f}" for name, ratio, _ in sorted(ratios, key=lambda r: -r[1])
-    )
-    return f"- {text}: **{'met' if met else 'missed'}**. {rows}."
 
 
 def markdown(report: Report, notes: str = "", plot: str | None = None) -> str:

@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,12 +39,12 @@ from .training_problem import (
     reference,
 )
 from .training_report import Figures, Report, as_json, markdown, plot, row_line, summary
-from .training_torch import CPU_THREADS, PYTORCH, Torch
+from .training_torch import PYTORCH, Torch
 from .writing import reason
 
 HERE = Path(__file__).parent
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 FIRST_STEPS = {EAGER: "tinybn", PYTORCH: "torch"}  # the argument of first_step.py
+FIRST_ROUNDS = 3
 HOST_ROUNDS, HOST_STEPS = 5, 20
 Stretch = Callable[[Run], float]
 
@@ -210,28 +208,10 @@ def stretches(timer: timing.Timer | None, steps: int) -> Stretch:
     return stretch
 
 
-def first_seconds(configuration: Configuration, name: str, rounds: int = 3) -> float:
-    """The median seconds from the start of a fresh process to the end of its first step."""
-    line = machine.command(
-        "first_step", FIRST_STEPS[name], configuration.model, str(configuration.batch)
-    )
-    seconds = []
-    for _ in range(rounds):
-        start = time.time()
-        done = subprocess.run(line, cwd=machine.ROOT, capture_output=True, text=True, check=True)
-        seconds.append(float(done.stdout) - start)
-    return statistics.median(seconds)
-
-
-def confined(arguments: Sequence[str]) -> int:
-    """Run this program in a process with CPU_THREADS cores and threads; returns its status.
-
-    Libraries take their number of threads when they are loaded, which here they are.
-    """
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CPU_THREADS])  # and so the child's
-    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(CPU_THREADS))}
-    line = machine.command("training_step", *arguments)
-    return subprocess.run(line, cwd=machine.ROOT, env=environment).returncode
+def first_step(configuration: Configuration, name: str) -> list[str]:
+    """The command line of a process that takes one step."""
+    model, batch = configuration.model, str(configuration.batch)
+    return machine.command("first_step", FIRST_STEPS[name], model, batch)
 
 
 def write(report: Report, output: Path, json_output: Path | None) -> None:
@@ -254,8 +234,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.save_references:
         save_references(options)
         return 0
-    if on_cpu and any(os.environ.get(n) != str(CPU_THREADS) for n in THREAD_VARIABLES):
-        return confined(arguments)
+    if on_cpu and not machine.is_confined():
+        return machine.confined("training_step", arguments)
     missing = None if on_cpu else gpu.why_unavailable()
     if missing is not None:
         sys.exit(f"this needs an NVIDIA GPU: {missing}")
@@ -294,8 +274,8 @@ def measured(options: argparse.Namespace, folder: Path, began: float) -> Report:
             try:
                 figures = measure(configuration, found, stretch, folder, options.rounds)
                 if timer is None:
-                    for name in figures.us:
-                        figures.first_seconds[name] = first_seconds(configuration, name)
+                    lines = {name: first_step(configuration, name) for name in figures.us}
+                    figures.first_seconds = machine.first_seconds(lines, FIRST_ROUNDS)
             except Exception as error:  # the row's remark; the next one may work
                 figures = Figures(configuration, failures={"all": reason(error)})
             report.figures.append(figures)

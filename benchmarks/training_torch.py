@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import anchors, graph_nodes
+from .machine import CPU_THREADS
 from .timing import WARM_UPS
 from .training_problem import (
     BFLOAT16,
@@ -24,7 +25,6 @@ from .training_problem import (
 
 PYTORCH, GRAPH, FUSED = "PyTorch eager", "PyTorch CUDA graph", "PyTorch CUDA graph, fused SGD"
 COMPILED, COMPILED_GRAPH = "torch.compile", "torch.compile in a CUDA graph"
-CPU_THREADS = 2
 
 
 @dataclass
@@ -50,6 +50,33 @@ class Network:
         loss.backward()
         self.update()
         return loss.detach()
+
+
+def sequential(torch: Any, layers: Sequence[str], state: Mapping[str, Any]) -> Any:
+    """A Sequential of the layers of tinybn's model, by their class names, with its parameters.
+
+    Args:
+        torch: the module.
+        state: tensors by name; they tell the layers' sizes. Convolutions are 3×3 with padding 1.
+    """
+    nn = torch.nn
+    made = []
+    for place, kind in enumerate(layers):
+        shape = state[f"{place}.weight"].shape if f"{place}.weight" in state else ()
+        bias = f"{place}.bias" in state
+        if kind == "Linear":
+            made.append(nn.Linear(shape[1], shape[0], bias=bias))
+        elif kind == "Conv2d":
+            made.append(nn.Conv2d(shape[1], shape[0], 3, padding=1, bias=bias))
+        elif kind.startswith("BatchNorm"):
+            made.append(getattr(nn, kind)(shape[0]))
+        elif kind == "MaxPool2d":
+            made.append(nn.MaxPool2d(2))
+        else:
+            made.append(getattr(nn, kind)())
+    model = nn.Sequential(*made)
+    model.load_state_dict(state)
+    return model
 
 
 class Torch:
@@ -150,7 +177,7 @@ class Torch:
 
     def _new_network(self, problem: Problem, fused: bool = False) -> Network:
         torch = self._torch
-        model = self._model(problem).to(self._device).train()
+        model = sequential(torch, problem.layers, self._state(problem)).to(self._device).train()
         before = torch.cuda.memory_allocated() if self._on_gpu else 0
         kind = {"fused": True} if fused else {"foreach": True}
         optimizer = torch.optim.SGD(
@@ -184,27 +211,6 @@ class Torch:
                 f"compiled it raised {type(error).__name__}"
             )
         return network
-
-    def _model(self, problem: Problem) -> Any:
-        """The layers of tinybn's model, with its parameters."""
-        nn, state = self._torch.nn, problem.state
-        layers = []
-        for place, kind in enumerate(problem.layers):
-            shape = state[f"{place}.weight"].shape if f"{place}.weight" in state else ()
-            bias = f"{place}.bias" in state
-            if kind == "Linear":
-                layers.append(nn.Linear(shape[1], shape[0], bias=bias))
-            elif kind == "Conv2d":
-                layers.append(nn.Conv2d(shape[1], shape[0], 3, padding=1, bias=bias))
-            elif kind.startswith("BatchNorm"):
-                layers.append(getattr(nn, kind)(shape[0]))
-            elif kind == "MaxPool2d":
-                layers.append(nn.MaxPool2d(2))
-            else:
-                layers.append(getattr(nn, kind)())
-        model = nn.Sequential(*layers)
-        model.load_state_dict(self._state(problem))
-        return model
 
     def _state(self, problem: Problem) -> dict[str, Any]:
         return {name: self._torch.as_tensor(value) for name, value in problem.state.items()}

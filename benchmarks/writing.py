@@ -34,6 +34,22 @@ def table(header: Sequence[str], lines: Iterable[Sequence[str]], words: int = 3)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def goal(text: str, ratios: Sequence[tuple[str, float, float]]) -> str:
+    """A line that says whether a goal is met.
+
+    Args:
+        text: the goal.
+        ratios: of each row that it is about: its name, what was reached, and the limit.
+    """
+    if not ratios:
+        return f"- {text}: **not measured**."
+    met = all(ratio <= limit for _, ratio, limit in ratios)
+    rows = "; ".join(
+        f"{name} {ratio:.3f}" for name, ratio, _ in sorted(ratios, key=lambda r: -r[1])
+    )
+    return f"- {text}: **{'met' if met else 'missed'}**. {rows}."
+
+
 def document(parts: Sequence[str], gaps: Sequence[str], notes: str) -> str:
     """A report of these parts, and at its end what is missing, a line each, and the notes."""
     ends = {"Not measured": "\n".join(gaps), "Notes": notes.strip()}
