@@ -19,6 +19,7 @@ import numpy as np
 
 from .errors import MissingDependency
 from .kernels.arrays import BFLOAT16, accumulation_dtype
+from .tensor import Tensor, gradcheck
 
 try:
     import hypothesis
@@ -307,8 +308,6 @@ def check_gradients(fn: Callable[..., Any], inputs: Sequence[Any]) -> None:
     Raises:
         AssertionError: naming the function, the argument, the index and both values.
     """
-    from .tensor import Tensor, gradcheck
-
     tensors = [
         x if isinstance(x, Tensor) else Tensor(np.asarray(x, np.float64), device="cpu",
                                                requires_grad=True)

@@ -14,6 +14,7 @@ from ..tensor import Tensor
 from ..tensor.device import CPU, Device, as_device, device_of, use
 from ..tensor.dtypes import as_dtype
 from ..tensor.interchange import move
+from ..tensor.random import default_generator
 from .dataset import Dataset, class_numbers
 from .epoch import ImageEpoch, PairEpoch
 
@@ -289,6 +290,4 @@ def _pair(dataset: Any) -> tuple[Any, Any]:
 
 def _fresh_seed() -> int:
     """A new seed, from the generator that ``tb.manual_seed`` seeds."""
-    from ..tensor.random import default_generator
-
     return default_generator("cpu").next_seed()

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from .. import kernels
 from ..arguments import integer, number
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..kernels.arrays import Array
@@ -301,8 +302,6 @@ def _random(
     place = as_device(device) if generator is None or device is not None else generator.device
     result = empty(*shape, dtype=dtype, device=place)
     seed, offset = (generator or default_generator(place)).reserve(result.size)
-    from .. import kernels
-
     getattr(kernels, kernel)(result.data, seed, offset)
     return result.requires_grad_(requires_grad) if requires_grad else result
 

@@ -19,7 +19,8 @@ from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ...kernels.arrays import accumulation_dtype
 from ...kernels.gpu import cupy, is_cupy
 from ..dtypes import bfloat16, bool_, float16, float32, float64, is_float
-from ..tape import is_tensor
+from ..interchange import to_array
+from ..tape import is_tensor, wrap
 from ._sums import total
 
 if TYPE_CHECKING:
@@ -56,9 +57,7 @@ def as_tensor(value: Operand, name: str = "the function", device: Device | None 
         raise DTypeError(
             f"{name} takes tensors, arrays and real numbers, not {type(value).__name__}"
         )
-    from ..tensor import Tensor
-
-    return Tensor(value, device=None if is_cupy(value) else device)
+    return wrap(to_array(value, device=None if is_cupy(value) else device))
 
 
 def operands(name: str, *values: Operand, exact: bool = False) -> tuple[Any, ...]:
