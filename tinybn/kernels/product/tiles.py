@@ -118,11 +118,11 @@ def product_tile(
         total += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(ACC)[None, :]
     if WIDE:
         m = m.to(tl.int64)
-    at = m[:, None] * N + n[None, :]
     if addend_ptr is not None:
-        total += tl.load(addend_ptr + at, mask=mask, other=0.0).to(ACC)
+        addend = tl.load(addend_ptr + m[:, None] * N + n[None, :], mask=mask, other=0.0)
+        total += addend.to(ACC)
     total = activate(total, ACTIVATION)
-    tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(y_ptr + m[:, None] * N + n[None, :], total.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
