@@ -161,6 +161,7 @@ def test_items_parts_and_repr():
         (features()[0, :1].reshape(()), np.zeros(10), {}, ShapeError, "wanted"),
         (features(), np.arange(10), {"classes": ("a", "b")}, ArgumentError, "run from 0 to 9"),
         (features(), np.arange(10) - 1, {}, ArgumentError, "run from -1"),
+        (features(), np.full(10, 2**63, np.uint64), {}, ArgumentError, "wanted what int64 holds"),
         (features(), np.arange(10), {"std": 0.0}, ArgumentError, "std is 0.*above 0"),
         (np.zeros((10, 3, 4, 4), np.uint8), np.arange(10), {}, ShapeError,
          r"images \(10, 3, 4, 4\).*uint8 .*\[N, H, W\].*/ 255"),

@@ -157,7 +157,7 @@ ROWS = [
         hidden=(3, None, "34", (3, 0), (True,), (2.5,)),
     )),
     (nn.models.cnn, {}, dict(
-        image=(0, 3, *NO_INTEGERS), classes=(0, *NO_INTEGERS),
+        image=(0, 3, *NO_INTEGERS), classes=(0, *NO_INTEGERS), in_channels=(0, *NO_INTEGERS),
         channels=(3, None, "34", (3, 0), (True,), (2.5,)),
     )),
     (nn.models.resnet8, {}, dict(

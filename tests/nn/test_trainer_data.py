@@ -238,3 +238,42 @@ def test_classes_after_a_regression_have_an_accuracy_again():
     assert math.isnan(trainer.fit(tb.data.DataLoader((x, soft), 16), 1)[0]["accuracy"])
     row = trainer.fit(tb.data.DataLoader((x, y), 16), 1)[0]
     assert 0 <= row["accuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        features(8),
+        tb.data.Dataset(*features(8)),
+        [tb.zeros(2, 4)],
+        [(tb.zeros(2, 4),)],
+        [(np.zeros((2, 4), np.float32), np.zeros(2, np.int64))],
+    ],
+    ids=["a pair of arrays", "a data set", "inputs alone", "a tuple of one", "arrays"],
+)
+def test_what_gives_no_batches_is_named_before_a_step(loader):
+    model = mlp()
+    trainer = nn.Trainer(model, nn.optim.SGD(model.parameters()), progress=False)
+    before = [p.numpy().copy() for p in (t.detach() for t in model.parameters())]
+    for call in (lambda: trainer.fit(loader, epochs=1), lambda: trainer.evaluate(loader)):
+        with pytest.raises(
+            ArgumentError, match=r"wanted \(inputs, targets\), Tensors, .*DataLoader"
+        ):
+            call()
+    assert all(
+        np.array_equal(p.detach().numpy(), old) for p, old in zip(model.parameters(), before)
+    )
+
+
+def test_a_loss_that_is_a_class():
+    model = mlp()
+    with pytest.raises(TypeError, match=r"loss is the class MSELoss; wanted MSELoss\(\)"):
+        nn.Trainer(model, nn.optim.SGD(model.parameters()), loss=nn.MSELoss)
+
+
+def test_the_convolutional_model_takes_images_of_several_channels():
+    x = np.random.default_rng(0).standard_normal((6, 3, 8, 8)).astype(np.float32)
+    model = nn.models.cnn((4, 5), 2, image=8, in_channels=3)
+    trainer = nn.Trainer(model, nn.optim.SGD(model.parameters(), lr=0.1), progress=False)
+    (row,) = trainer.fit(tb.data.DataLoader((x, np.arange(6) % 2), batch_size=3), epochs=1)
+    assert math.isfinite(row["loss"])

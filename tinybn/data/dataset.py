@@ -104,6 +104,8 @@ class Dataset:
             if least < 0 or (self.classes and most >= len(self.classes)):
                 wanted = f"0 to {len(self.classes) - 1}" if self.classes else "0 or more"
                 raise ArgumentError(f"labels run from {least} to {most}; wanted {wanted}")
+            if most > np.iinfo(np.int64).max:
+                raise ArgumentError(f"labels run to {most}; wanted what int64 holds")
 
     def __len__(self) -> int:
         return len(self.labels)

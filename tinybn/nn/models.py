@@ -39,16 +39,19 @@ def mlp(in_features: int = 784, hidden: Sequence[int] = (512, 512), classes: int
     return Sequential(*layers, Linear(in_features, classes))
 
 
-def cnn(channels: Sequence[int] = (32, 64), classes: int = 10, image: int = 28) -> Module:
+def cnn(
+    channels: Sequence[int] = (32, 64), classes: int = 10, image: int = 28, in_channels: int = 1
+) -> Module:
     """3×3 Conv2d, BatchNorm, ReLU and a 2×2 MaxPool2d for each width, then Linear.
 
     Args:
         channels: of the convolutions' results.
         classes: the number of logits.
-        image: height and width of the one-channel images; 28 for MNIST.
+        image: height and width of the images; 28 for MNIST.
+        in_channels: of the images; 1 for MNIST, 3 for colours.
 
     Returns:
-        A Sequential that takes [N, 1, image, image] to logits [N, classes].
+        A Sequential that takes [N, in_channels, image, image] to logits [N, classes].
 
     Raises:
         ArgumentError: for a size that is no integer of at least 1, or images too small
@@ -62,7 +65,7 @@ def cnn(channels: Sequence[int] = (32, 64), classes: int = 10, image: int = 28) 
             f"images of {image}×{image} are halved {len(channels)} times; wanted larger ones"
         )
     layers: list[Module] = []
-    before = 1
+    before = integer("in_channels", in_channels, 1)
     for width in channels:
         # BatchNorm subtracts the mean, and with it any bias.
         convolution = Conv2d(before, width, 3, padding=1, bias=False)

@@ -91,6 +91,8 @@ class Trainer:
                 raise ArgumentTypeError(
                     f"{name} is {type(value).__name__}; wanted a {wanted.__name__}"
                 )
+        if isinstance(loss, type):
+            raise ArgumentTypeError(f"loss is the class {loss.__name__}; wanted {loss.__name__}()")
         if loss is not None and not callable(loss):
             raise ArgumentTypeError(f"loss is {type(loss).__name__}; wanted a function or None")
         self.model, self.optimizer = model, optimizer
@@ -195,7 +197,8 @@ class Trainer:
         begin = getattr(loader, "begin_on_device", None)
         begun = begin() if begin is not None and self._captures() else None
         if begun is None:
-            for inputs, target in loader:
+            for batch in loader:
+                inputs, target = _pair(batch, loader)
                 on_gpu = isinstance(inputs, Tensor) and inputs.device.type == "cuda"
                 if on_gpu and self._captures():
                     self._replay(inputs.device, None, step, parts, inputs, target)
@@ -293,4 +296,19 @@ def _bar(loader: Iterable[Any], title: str) -> Any:
 
     return tqdm(
         loader, desc=title, bar_format="{desc} {percentage:3.0f} %|{bar:20}| {remaining}{postfix}"
+    )
+
+
+def _pair(batch: Any, loader: Any) -> tuple[Tensor, Tensor]:
+    """The batch as (inputs, target).
+
+    Raises:
+        ArgumentTypeError: for what is none, as a data set or a pair of arrays gives.
+    """
+    pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+    if pair and all(isinstance(part, Tensor) for part in batch):
+        return batch[0], batch[1]
+    raise ArgumentTypeError(
+        f"a batch of the {type(loader).__name__} is {type(batch).__name__}; wanted "
+        "(inputs, targets), Tensors, as a tinybn.data.DataLoader gives them"
     )
