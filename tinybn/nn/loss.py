@@ -1,4 +1,4 @@
-"""Losses as modules; the formulas are in ``functional``."""
+"""Losses as modules; the formulas are in ``loss_functions``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from ..errors import DTypeError, ShapeError
 from ..tensor import Tensor
 from ..tensor.dtypes import is_float
 from ..tensor.ops._operands import check_optional_tensors
+from ..tensor.ops.cross_entropy import REDUCTIONS
 from . import functional as F
 from .module import Module
 
@@ -14,7 +15,7 @@ from .module import Module
 class _Loss(Module):
     def __init__(self, reduction: str) -> None:
         super().__init__()
-        self.reduction = choice("reduction", reduction, F.REDUCTIONS)
+        self.reduction = choice("reduction", reduction, REDUCTIONS)
 
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}"
