@@ -109,7 +109,7 @@ def test_groups_in_several_launches(engine, x, weight, channels_last, monkeypatc
     if engine is not CPU:
         from tinybn.kernels.conv import objects
 
-        monkeypatch.setattr(objects, "AXIS", 3)  # seven groups: three, three and one
+        monkeypatch.setattr(objects, "MOST_ALONG_AXIS", 3)  # seven groups: three, three and one
     if channels_last:
         x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
     t, w = tb.Tensor.wrap(engine.put(x)), tb.Tensor(weight, requires_grad=True)
@@ -128,7 +128,7 @@ def test_wide_tiles_where_columns_are_many(engine, x, monkeypatch):
     if engine is not CPU:
         from tinybn.kernels import common, pool
 
-        monkeypatch.setattr(common, "AXIS", 2)
+        monkeypatch.setattr(common, "MOST_ALONG_AXIS", 2)
         monkeypatch.setattr(pool, "MOST_COLUMNS", 2)
     t = tb.Tensor(x, requires_grad=True)
     y = nn.functional.max_pool2d(t, 2, 1)

@@ -11,11 +11,11 @@ import numpy as np
 
 from ..arguments import number
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, IndexOutOfRange, ShapeError
-from ..kernels.arrays import Array
+from ..kernels.arrays import Array, is_array
 from ..tensor import Tensor
 from ..tensor.device import CPU
 from ..tensor.dtypes import SUPPORTED, as_dtype, bfloat16, float32, is_float
-from ..tensor.interchange import is_array, move
+from ..tensor.interchange import move
 from ..tensor.ops._index import resolve
 
 

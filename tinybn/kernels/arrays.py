@@ -21,6 +21,11 @@ _WIDE: dict[np.dtype, np.dtype] = {
 }
 
 
+def is_array(value: Any) -> bool:
+    """Whether ``value`` is a NumPy or CuPy array."""
+    return isinstance(value, np.ndarray) or is_cupy(value)
+
+
 def namespace(array: Array) -> ModuleType:
     """The module with NumPy's functions for ``array``: NumPy itself, or CuPy."""
     return cupy() if is_cupy(array) else np

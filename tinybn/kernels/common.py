@@ -115,12 +115,12 @@ def _as_target_can(target: str, arguments: Mapping[str, Any]) -> Mapping[str, An
     return arguments
 
 
-AXIS = 65_535  # programs along the second or third axis of a CUDA grid; the first has 2³¹ − 1
+MOST_ALONG_AXIS = 65_535  # programs, on a grid's second or third axis; the first has 2³¹ − 1
 
 
 def tile_for_axis(n: int, most: int) -> int:
-    """The power of two of at most ``most`` that holds ``n``, or more where tiles were too many."""
-    return power_of_two(n, max(most, triton.next_power_of_2(triton.cdiv(n, AXIS))))
+    """:func:`power_of_two`, or more where its tiles of ``n`` would be too many for the axis."""
+    return power_of_two(n, max(most, triton.next_power_of_2(triton.cdiv(n, MOST_ALONG_AXIS))))
 
 
 def power_of_two(n: int, most: int) -> int:

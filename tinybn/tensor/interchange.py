@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..kernels import recording
-from ..kernels.arrays import Array
+from ..kernels.arrays import Array, is_array
 from ..kernels.gpu import is_cupy
 from .device import CPU, Device, array_module, default_device, device_of, use
 from .dtypes import SUPPORTED, as_dtype, bfloat16, dtypes_wanted, float32, float64
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
 _DLPACK_CPU = (1, 3)  # kDLCPU and kDLCUDAHost (pinned host memory)
 _DLPACK_CUDA = (2, 13)  # kDLCUDA and kDLCUDAManaged
-
-
-def is_array(value: Any) -> bool:
-    """Whether ``value`` is a NumPy or CuPy array."""
-    return isinstance(value, np.ndarray) or is_cupy(value)
 
 
 def to_array(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError, DTypeError, ShapeError, TapeError
-from ..kernels.arrays import Array, namespace
+from ..kernels.arrays import Array, is_array, namespace
 from . import interchange
 from .device import CPU, Device, as_device, device_of, use
 from .dtypes import bool_, float32, int64, is_float
@@ -74,7 +74,7 @@ class Tensor(TensorMethods):
         """A Tensor around ``array``, sharing its memory, with no graph."""
         self = cls.__new__(cls)
         # NumPy gives a scalar, not an array, where a result has no dimensions.
-        self._set(array if interchange.is_array(array) else np.asarray(array))
+        self._set(array if is_array(array) else np.asarray(array))
         return self
 
     def _set(self, array: Array) -> None:
@@ -95,7 +95,7 @@ class Tensor(TensorMethods):
     @data.setter
     def data(self, value: Any) -> None:
         array = value.data if is_tensor(value) else value
-        if not interchange.is_array(array):
+        if not is_array(array):
             raise DTypeError(f"data takes an array or a Tensor, not {type(array).__name__}")
         if (array.shape, array.dtype) != (self.shape, self.dtype):
             raise ShapeError(

@@ -10,7 +10,7 @@ import triton
 
 from .. import gpu
 from ..arrays import Array, accumulation_dtype, namespace
-from ..common import AXIS, KernelObject, accumulator, power_of_two, tile_for_axis
+from ..common import MOST_ALONG_AXIS, KernelObject, accumulator, power_of_two, tile_for_axis
 from ..launch import Launcher, Options
 from ..layout import image_steps, needs_wide_offsets, steps
 from ..precision import precision_of
@@ -207,13 +207,13 @@ class Conv2dBackwardWeight(_ConvKernel):
 def _launches_of(groups: int, *arrays: tuple[Array | None, int]) -> Iterator[tuple[int, list[Any]]]:
     """How many groups each launch has, and its parts of the arrays along the axes given.
 
-    A grid takes no more than AXIS of them, so that there is one launch nearly always.
+    A grid takes MOST_ALONG_AXIS of them, so that there is one launch nearly always.
     """
-    if groups <= AXIS:
+    if groups <= MOST_ALONG_AXIS:
         yield groups, [array for array, _ in arrays]
         return
-    for first in range(0, groups, AXIS):
-        end = min(first + AXIS, groups)
+    for first in range(0, groups, MOST_ALONG_AXIS):
+        end = min(first + MOST_ALONG_AXIS, groups)
         parts = []
         for array, axis in arrays:
             if array is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from ...arguments import number
 from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ..activations import ACTIVATIONS
-from ..arrays import BFLOAT16, Array
+from ..arrays import BFLOAT16, Array, is_array
 from ..gpu import is_cupy
 
 FLOATS = (np.dtype("float16"), BFLOAT16, np.dtype("float32"), np.dtype("float64"))
@@ -30,7 +30,7 @@ def same_place(a: Array, b: Array) -> bool:
 
 def check_array(array: Any, name: str, dtypes: Container[np.dtype], wanted: str) -> None:
     """Raise DTypeError unless ``array`` is a NumPy or CuPy array of one of ``dtypes``."""
-    if not (isinstance(array, np.ndarray) or is_cupy(array)):
+    if not is_array(array):
         raise DTypeError(f"{name} is {type(array).__name__}; wanted a NumPy or CuPy array")
     if array.dtype not in dtypes:
         raise DTypeError(f"{name} has dtype {array.dtype}; wanted {wanted}")

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ..gpu import is_cupy
+from ..arrays import is_array
 from .options import Options
 
 
@@ -23,11 +21,6 @@ class Extent(NamedTuple):
     shape: tuple[int, ...]
     dtype: Any
     nbytes: int
-
-
-def is_array(value: Any) -> bool:
-    """Whether it is an array, or the extent of one."""
-    return isinstance(value, (Extent, np.ndarray)) or is_cupy(value)
 
 
 @dataclass(frozen=True)
@@ -51,7 +44,8 @@ class Launch:
     @property
     def bytes(self) -> int:
         """Of the arrays that it is given, each counted once: at least what it reads and writes."""
-        arrays = {id(a): a.nbytes for a in self.arguments.values() if is_array(a)}
+        given = self.arguments.values()
+        arrays = {id(a): a.nbytes for a in given if is_array(a) or isinstance(a, Extent)}
         return sum(arrays.values())
 
     def without_memory(self) -> Launch:
