@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ..errors import ArgumentError, DTypeError, GraphError, TinyBNError
 from ..kernels.arrays import Array, namespace
@@ -13,7 +12,7 @@ from .fold import Draft, fold
 from .lower import check, lower
 from .ops import TapeRuntimeOp
 from .runtime_graph import RuntimeGraph
-from .trace import Trace, Value, trace
+from .trace import Call, Trace, Value, name_of, trace
 
 
 def compile(
@@ -21,10 +20,10 @@ def compile(
 ) -> RuntimeGraph:
     """Make a graph of what ``model`` computes.
 
-    For inference, BatchNorm is folded into the Linear or Conv2d before it where the folded
-    result on the example agrees with the other up to rounding (``graph.notes`` says where it
-    does not), residuals and activations are joined to the products before them, and weights
-    are copied as far as they are folded; the others are the model's own. With ``train`` nothing
+    For inference, BatchNorm is folded into the Linear or Conv2d before it where both together
+    give, on the example, the same up to rounding (``graph.notes`` says where they do not),
+    residuals and activations are joined to the products before them, and weights are copied
+    as far as they are folded; the others are the model's own. With ``train`` nothing
     is changed: parameters and buffers are the model's own, and ``forward`` and ``backward`` give
     the values, gradients and running statistics that the tape gives.
 
@@ -60,7 +59,7 @@ def compile(
     drafts = _used(drafts, found.outputs)
     if len(_buffers(drafts)) < len(buffers) and train:
         raise GraphError(
-            f"{_name(model)} updates running statistics in a layer whose result it does not use; "
+            f"{name_of(model)} updates running statistics in a layer whose result it does not use; "
             "wanted all results used"
         )
     graph = _built(drafts, found, examples, train)
@@ -75,7 +74,7 @@ def compile(
     return graph
 
 
-def _draft(call: Any) -> Draft:
+def _draft(call: Call) -> Draft:
     op, parameters = lower(call)
     inputs: list[str] = [value for value in call.inputs if isinstance(value, Value)]
     if isinstance(op, TapeRuntimeOp):  # whose operands may be one input twice
@@ -120,10 +119,6 @@ def _buffers(drafts: Sequence[Draft]) -> list[Tensor]:
     ]  # fmt: skip
 
 
-def _name(model: Callable) -> str:
-    return getattr(model, "__name__", type(model).__name__)
-
-
 def _check(
     model: Callable, graph: RuntimeGraph, examples: Sequence[Tensor], buffers: Sequence[Tensor]
 ) -> None:
@@ -134,17 +129,17 @@ def _check(
     """
     for inputs in ([_longer(tensor) for tensor in examples], examples):
         try:
-            expected = _with_restored(buffers, lambda: _run(model, inputs))  # noqa: B023
-            given = _with_restored(buffers, lambda: _run(graph.forward, inputs))  # noqa: B023
+            expected = _run(model, inputs, buffers)
+            given = _run(graph.forward, inputs, buffers)
         except TinyBNError as error:
             raise GraphError(
-                f"{_name(model)} made a graph does not take a batch of {len(inputs[0].data)}: "
+                f"{name_of(model)} made a graph does not take a batch of {len(inputs[0].data)}: "
                 f"{error}"
             ) from error
         for one, other in zip(expected, given):
             if not _same(one, other):
                 raise GraphError(
-                    f"the graph of {_name(model)} gives another result than it on a batch of "
+                    f"the graph of {name_of(model)} gives another result than it on a batch of "
                     f"{len(inputs[0].data)}; wanted a model that treats every batch by the same "
                     "operations"
                 )
@@ -156,18 +151,14 @@ def _longer(tensor: Tensor) -> Tensor:
         return Tensor.wrap(xp.concatenate([tensor.data[::-1], tensor.data[:1]]))
 
 
-def _run(function: Callable, inputs: Sequence[Tensor]) -> list[Array]:
-    with no_grad():
-        returned = function(*inputs)
-    several = returned if isinstance(returned, (tuple, list)) else [returned]
-    return [tensor.data.copy() for tensor in several]
-
-
-def _with_restored(buffers: Sequence[Tensor], call: Callable[[], list[Array]]) -> list[Array]:
-    """What ``call`` returns; ``buffers`` are afterwards as they were."""
+def _run(function: Callable, inputs: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[Array]:
+    """Copies of what ``function`` returns; ``buffers`` are afterwards as they were."""
     before = [tensor.data.copy() for tensor in buffers]
     try:
-        return call()
+        with no_grad():
+            returned = function(*inputs)
+        several = returned if isinstance(returned, (tuple, list)) else [returned]
+        return [tensor.data.copy() for tensor in several]
     finally:
         for tensor, array in zip(buffers, before):
             tensor.data[...] = array

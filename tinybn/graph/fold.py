@@ -27,7 +27,7 @@ from .ops import (
 )
 from .runtime_op import RuntimeOp
 
-JOINED = ("relu", "silu", "gelu")
+JOINED = ("relu", "silu", "gelu")  # activations that products and BatchNorm apply in passing
 
 
 @dataclass
@@ -84,8 +84,8 @@ def _fold(norm: Draft, product: Draft, results: Mapping[str, Array]) -> str | No
         return f"its channels are not the last axis of {list(x.shape)}"
     weight, bias = product.parameters["weight"].data, product.parameters.get("bias")
     folded = _folded(norm, weight, None if bias is None else bias.data)
-    op = _finished(product.op, "bias")
-    alone = op.forward(op.context([False]), [z], dict(zip(("weight", "bias"), folded)))
+    op = _finished(product.op, bias=True)
+    alone = op.forward(op.context(), [z], dict(zip(("weight", "bias"), folded)))
     columns = {name: t.data for name, t in norm.parameters.items()}
     apart = kernels.batch_norm_forward_inference(
         x, columns.get("weight"), columns.get("bias"), columns["running_mean"],
@@ -95,7 +95,7 @@ def _fold(norm: Draft, product: Draft, results: Mapping[str, Array]) -> str | No
     if why is not None:
         return why
     residual = norm.op.inputs == 2
-    norm.op = _finished(product.op, "bias", norm.op.options["activation"], residual)
+    norm.op = _finished(product.op, True, norm.op.options["activation"], residual)
     norm.inputs[0] = product.inputs[0]
     norm.parameters = {n: Tensor.wrap(a) for n, a in zip(("weight", "bias"), folded)}
     return None
@@ -119,7 +119,8 @@ def _disagreement(alone: Array, apart: Array, terms: int) -> str | None:
     """Why folding loses too much on the example, or None.
 
     Both are sums of ``terms`` products. Errors of rounding at random grow as √terms, and four
-    times that is what two such results may lie apart, in units of the largest.
+    times that is what two such results may lie apart, in units of the largest. They are those of
+    float32 for the half precisions too, whose folded weights, rounded anew, are seldom so exact.
     """
     xp = namespace(apart)
     if not bool(xp.isfinite(apart).all()) or not bool(xp.isfinite(alone).all()):
@@ -128,7 +129,7 @@ def _disagreement(alone: Array, apart: Array, terms: int) -> str | None:
     apart, alone = apart.astype(wide), alone.astype(wide)
     largest = float(abs(apart).max()) if apart.size else 0.0
     apart_by = float(abs(alone - apart).max()) if apart.size else 0.0
-    bound = 4 * _epsilon(alone.dtype if wide == alone.dtype else apart.dtype) * math.sqrt(terms + 4)
+    bound = 4 * float(np.finfo(wide).eps) * math.sqrt(terms + 4)
     if apart_by <= bound * largest:
         return None
     return (
@@ -137,18 +138,12 @@ def _disagreement(alone: Array, apart: Array, terms: int) -> str | None:
     )
 
 
-def _epsilon(dtype: np.dtype) -> float:
-    import ml_dtypes
-
-    return float(ml_dtypes.finfo(dtype).eps)
-
-
 def _finished(
-    op: RuntimeOp, bias: str | None, activation: str | None = None, residual: bool = False
+    op: RuntimeOp, bias: bool, activation: str | None = None, residual: bool = False
 ) -> RuntimeOp:
-    """The product ``op`` with an end."""
+    """The product ``op`` with an end: what is done to its sums before they are written."""
     shape = op.slots["weight"].shape
-    finish: dict[str, Any] = dict(bias=bias is not None, activation=activation, residual=residual)
+    finish: dict[str, Any] = dict(bias=bias, activation=activation, residual=residual)
     if isinstance(op, LinearRuntimeOp):
         return LinearRuntimeOp(shape[1], shape[0], **finish)
     groups = op.options["groups"]
@@ -163,10 +158,13 @@ def _join(
     """Make a sum, or an activation, the end of the product or BatchNorm before it."""
     is_sum = isinstance(draft.op, TapeRuntimeOp) and draft.op.op is Add
     activation = draft.op.activation if isinstance(draft.op, ActivationRuntimeOp) else None
-    if is_sum and not (draft.op.operands == (0, 1) and _alike(results, draft.inputs)):
+    if is_sum:
+        if draft.op.operands != (0, 1) or not _alike(results, draft.inputs):
+            return
+    elif activation not in JOINED:
         return
-    for i in range(len(draft.inputs) if is_sum or activation in JOINED else 0):
-        before = _only(drafts, outputs, draft.inputs[i])
+    for i, name in enumerate(draft.inputs):
+        before = _only(drafts, outputs, name)
         if before is None or not _is_open(before, for_sum=is_sum):
             continue
         residual = is_sum or before.op.inputs == 2
@@ -193,11 +191,11 @@ def _is_open(draft: Draft, for_sum: bool) -> bool:
 
 
 def _ended(op: RuntimeOp, activation: str | None, residual: bool) -> RuntimeOp:
+    """The product or BatchNorm ``op`` with an end."""
     if isinstance(op, BatchNormRuntimeOp):
         (features,) = op.slots["running_mean"].shape
         return BatchNormRuntimeOp(
             features, op.options["eps"], affine="weight" in op.slots, activation=activation,
             residual=residual,
         )  # fmt: skip
-    bias = "bias" if "bias" in op.slots else None
-    return _finished(op, bias, activation, residual)
+    return _finished(op, "bias" in op.slots, activation, residual)

@@ -48,11 +48,7 @@ PLAIN = {
 
 
 def check(call: Call, train: bool) -> None:
-    """Whether ``call`` has a place in a graph.
-
-    Raises:
-        GraphError: where it has none.
-    """
+    """Raise GraphError unless ``call`` has a place in a graph."""
     op = call.op
     if not any(isinstance(value, Value) for value in call.inputs):
         learned = any(isinstance(value, Tensor) and value.requires_grad for value in call.inputs)
@@ -111,7 +107,7 @@ def _plain(call: Call) -> Lowered:
 
 
 def _leaves(call: Call, *names: str) -> dict[str, Tensor]:
-    """The operands after the first, by name, those that are not None."""
+    """As many of the operands after the first, by name, but those that are None."""
     given = dict(zip(names, call.inputs[1:]))
     if any(isinstance(value, Value) for value in given.values()):
         raise GraphError(f"{call.op.__name__} has a weight that depends on the input")
@@ -156,7 +152,7 @@ def _reshape(call: Call) -> Lowered:
 def _batch_norm_frozen(call: Call) -> Lowered:
     names = ("weight", "bias", "running_mean", "running_var")
     residual = len(call.inputs) > 5 and call.inputs[5] is not None
-    leaves = _leaves(call._replace(inputs=call.inputs[:5]), *names)
+    leaves = _leaves(call, *names)
     op = BatchNormRuntimeOp(
         len(leaves["running_mean"].data), call.options["eps"], affine="weight" in leaves,
         activation=call.options["activation"], residual=residual,
@@ -166,7 +162,7 @@ def _batch_norm_frozen(call: Call) -> Lowered:
 
 def _batch_norm_training(call: Call) -> Lowered:
     residual = len(call.inputs) > 3 and call.inputs[3] is not None
-    leaves = _leaves(call._replace(inputs=call.inputs[:3]), "weight", "bias")
+    leaves = _leaves(call, "weight", "bias")
     options = call.options
     kept = {
         "running_mean": options["running_mean"], "running_var": options["running_var"],

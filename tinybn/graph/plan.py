@@ -187,7 +187,7 @@ def _dry_run(node: GraphNode, inputs: Sequence[Array], needs: Sequence[bool] | N
 
 def _context(node: GraphNode, made: Mapping[str, Any], recorded: bool) -> Node:
     if not recorded:
-        return Node(node.op.op, (False,) * len(node.op.operands))
+        return node.op.context()
     ctx = node.op.context([made[name] is not None for name in node.inputs])
     ctx.needs = tuple(
         need and (not isinstance(of, str) or node.parameters[of].requires_grad)

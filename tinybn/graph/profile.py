@@ -12,7 +12,6 @@ import numpy as np
 from ..kernels import gpu
 from ..kernels.arrays import Array
 from ..kernels.launch.observe import Launch, Observer, under
-from ..tensor.tape import Node
 from .plan import Plan
 from .show import columns, count
 
@@ -88,7 +87,7 @@ def profile(plan: Plan, inputs: Mapping[str, Array], repeats: int) -> Profile:
         for i, (step, parameters) in enumerate(zip(plan.steps, copies)):
             node = step.node
             given = [results[name] for name in node.inputs]
-            ctx = Node(node.op.op, (False,) * len(node.op.operands))
+            ctx = node.op.context()
             timing = _Timing(clock)
             with under(timing), np.errstate(all="ignore"):
                 results[node.name], whole = clock.time(

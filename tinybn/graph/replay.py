@@ -17,7 +17,7 @@ from ..kernels import reference
 from ..kernels.arrays import Array
 from ..kernels.launch.observe import Launch, Observer, under
 from ..tensor import Tensor
-from ..tensor.tape import Node, shares_memory
+from ..tensor.tape import shares_memory
 
 if TYPE_CHECKING:
     from .plan import Step
@@ -71,7 +71,7 @@ class Replay:
         node = step.node
         given = [results[name] for name in node.inputs]
         arrays = node.arrays()
-        ctx = Node(node.op.op, (False,) * len(node.op.operands))
+        ctx = node.op.context()
         out = step.out
         if out is None and node.op.takes_out:  # an output of the graph
             out = np.empty(step.shape, step.dtype)

@@ -117,13 +117,18 @@ class RuntimeOp:
             return self.op.forward(ctx, *operands, out=out, **keywords)
         return self.op.forward(ctx, *operands, **keywords)
 
-    def context(self, inputs: Sequence[bool]) -> Node:
-        """What backward will need is kept in; ``inputs``: which of them want a gradient."""
-        needs = tuple(
-            inputs[of] if isinstance(of, int) else isinstance(of, str) and self.slots[of].learned
+    def context(self, wanted: Sequence[bool] | None = None) -> Node:
+        """A Node in which :meth:`forward` keeps what backward needs.
+
+        Args:
+            wanted: which inputs want a gradient; None for no backward.
+        """
+        if wanted is None or not self.has_backward:
+            return Node(self.op, (False,) * len(self.operands))
+        return Node(self.op, tuple(
+            wanted[of] if isinstance(of, int) else isinstance(of, str) and self.slots[of].learned
             for of in self.operands
-        )
-        return Node(self.op, needs if self.has_backward else (False,) * len(needs))
+        ))  # fmt: skip
 
     def dry_run(
         self,
@@ -141,9 +146,7 @@ class RuntimeOp:
         Raises:
             TinyBNError: for inputs or parameters that do not fit, as the operation says it.
         """
-        ctx = self.context(backward if backward is not None else [False] * len(inputs))
-        if backward is None:
-            ctx.needs = (False,) * len(self.operands)
+        ctx = self.context(backward)
         seen, back = Observer(dry=True), Observer(dry=True)
         with np.errstate(all="ignore"):
             with under(seen):
@@ -152,7 +155,7 @@ class RuntimeOp:
             if not (seen.launches or view):
                 seen.launches.append(self._library_call(result, inputs))
             saved = _arrays(ctx.saved)
-            if backward is not None and True in ctx.needs:
+            if True in ctx.needs:
                 with under(back):
                     gradient = namespace(result).empty_like(result)
                     gradients = self.op.backward(ctx, gradient)

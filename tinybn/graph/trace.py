@@ -156,7 +156,7 @@ def _path(model: Callable, examples: Sequence[Tensor], check: Callable[[Call], N
     The model is traced once more, with every ``forward`` wrapped; ordinarily a wrapper would
     keep ``Sequential`` from joining layers, and the trace from seeing what really runs.
     """
-    name = getattr(model, "__name__", type(model).__name__)
+    name = name_of(model)
     modules = _modules(model)
     failed: list[str] = []
 
@@ -182,6 +182,11 @@ def _path(model: Callable, examples: Sequence[Tensor], check: Callable[[Call], N
             if forward is not None:
                 vars(module)["forward"] = forward
     return f"{name}.{failed[0]}" if failed and failed[0] else name
+
+
+def name_of(model: Callable) -> str:
+    """What messages call the model: a function's name, or a module's class."""
+    return getattr(model, "__name__", type(model).__name__)
 
 
 def _modules(model: Callable) -> list[tuple[str, Any]]:
