@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..errors import ArgumentError, DTypeError, GraphError, TinyBNError
 from ..kernels.arrays import Array, namespace
@@ -46,12 +47,9 @@ def compile(
     """
     if not callable(model):
         raise ArgumentError(f"model is {type(model).__name__}; wanted a function of Tensors")
-    examples = [example] if isinstance(example, Tensor) else list(example)
-    for tensor in examples:
-        if not isinstance(tensor, Tensor) or tensor.ndim == 0 or not tensor.size:
-            raise DTypeError(
-                "example is not a Tensor, or a sequence of Tensors, of one sample or more"
-            )
+    examples = [example] if isinstance(example, Tensor) else example
+    if not isinstance(examples, Sequence) or not examples or not all(map(_is_batch, examples)):
+        raise DTypeError("example is not a Tensor, or a sequence of Tensors, of one sample or more")
     examples = [tensor.detach() for tensor in examples]
     found = trace(model, examples, lambda call: check(call, train))
     drafts = [_draft(call) for call in found.calls]
@@ -72,6 +70,10 @@ def compile(
     graph.notes += notes
     graph.forward(*examples)
     return graph
+
+
+def _is_batch(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and value.size > 0
 
 
 def _draft(call: Call) -> Draft:

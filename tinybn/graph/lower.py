@@ -182,9 +182,9 @@ def _cross_entropy(call: Call) -> Lowered:
     logits, target, weight = call.inputs
     if not (isinstance(logits, Value) and isinstance(target, Value)):
         raise GraphError("cross-entropy of a constant; wanted logits and targets from the inputs")
-    if weight is None:
-        return CrossEntropyRuntimeOp(**call.options), {}
-    return CrossEntropyRuntimeOp(weight.shape[0], **call.options), {"weight": weight}
+    leaves = _leaves(call._replace(inputs=(logits, weight)), "weight")
+    classes = len(leaves["weight"].data) if leaves else None
+    return CrossEntropyRuntimeOp(classes, **call.options), leaves
 
 
 _NAMES = {op: name for name, op in ACTIVATIONS.items()}
