@@ -132,6 +132,16 @@ def test_a_gradient_that_does_not_fit_changes_nothing(gradient):
         graph.backward(t(3, 4))
 
 
+@pytest.mark.parametrize("dtype", [tb.float16, tb.bfloat16, tb.float32, tb.float64], ids=str)
+def test_python_numbers_as_a_gradient_take_the_outputs_dtype(dtype):
+    graph = RuntimeGraph(train=True, dtype=dtype)
+    graph.add(ActivationRuntimeOp("relu"), "x")
+    x = tb.Tensor([1.0, -2.0], dtype=dtype, requires_grad=True)
+    graph.forward(x)
+    graph.backward([3.0, 4.0])
+    assert x.grad.dtype == dtype and x.grad.tolist() == [3.0, 0.0]
+
+
 UNSOUND = {
     "cycle: a, b": cycle,
     "itself: a": lambda g: g.add(AddRuntimeOp(), "sum", "a", name="a"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ArgumentError, DeviceError, DTypeError, OrderError, ShapeError
+from ..errors import ArgumentError, DeviceError, DTypeError, OrderError
 from ..kernels import recording
-from ..kernels.arrays import Array, namespace
+from ..kernels.arrays import Array
 from ..kernels.engines import engine_of
 from ..kernels.launch import observe
 from ..tensor import Device, Tensor, default_device, float32, zeros
@@ -299,13 +299,14 @@ class RuntimeGraph:
         """Add gradients to those of the parameters, and of the inputs that require one.
 
         Args:
-            gradient: of the output, of its shape, dtype and device; may be left out where that
+            gradient: of the output, as of :meth:`Tensor.backward`; may be left out where that
                 has one element.
 
         Raises:
             OrderError: without a forward before it, or a second time after one.
             ArgumentError: for a graph that does not train, or with several outputs.
-            ShapeError, DTypeError, DeviceError: for a gradient that does not fit.
+            TapeError, ShapeError, DTypeError, DeviceError: for a gradient that is missing or does
+                not fit.
         """
         if not self.train:
             raise ArgumentError("the graph does not train; wanted RuntimeGraph(…, train=True)")
@@ -317,7 +318,7 @@ class RuntimeGraph:
         root, result = run.roots[0]
         if root is None:
             raise ArgumentError("nothing wants a gradient; wanted a parameter or input that does")
-        dy = self._gradient(gradient, result)
+        dy = Tensor.wrap(result)._upstream(gradient)
         self._pending = None
         replayed = run.recorded and recording.current() is None
         if not replayed or any(p.grad is not None for p in self.parameters()):
@@ -364,18 +365,3 @@ class RuntimeGraph:
         arrays = {name: tensor.data for name, tensor in zip(self.inputs, inputs)}
         with use(self.device):
             return profile(plan, arrays, repeats)
-
-    def _gradient(self, gradient: Any, result: Array) -> Array:
-        if gradient is None:
-            if result.size != 1:
-                raise ShapeError(
-                    f"backward without a gradient needs an output of one element, not of shape "
-                    f"{result.shape}"
-                )
-            with use(self.device):
-                return namespace(result).ones_like(result)
-        given = Tensor.wrap(result)
-        given.grad = (
-            gradient if isinstance(gradient, Tensor) else Tensor(gradient, device=self.device)
-        )  # whose setter checks that it fits
-        return given.grad.data

@@ -189,10 +189,23 @@ class Tensor(TensorMethods):
         if gradient.device != self.device:
             raise DeviceError(f"{name} is on {gradient.device}, but the tensor on {self.device}")
 
-    def _as_gradient(self, given: Any) -> Tensor:
-        # Python's numbers have no dtype of their own; arrays have, and it must fit.
-        has_dtype = hasattr(given, "dtype") or hasattr(given, "__array__")
-        return Tensor(given, dtype=None if has_dtype else self.dtype, device=self.device)
+    def _upstream(self, gradient: Any) -> Array:
+        """What ``backward`` begins with: ``gradient`` as an array that fits, or a single one."""
+        if gradient is None:
+            if self.size != 1:
+                raise TapeError(
+                    f"backward without a gradient needs a tensor of one element, but its shape is "
+                    f"{self.shape}; reduce it, for example by mean(), or pass gradient="
+                )
+            with use(self.device):
+                return namespace(self._data).ones_like(self._data)
+        if not is_tensor(gradient):
+            # Python's numbers have no dtype of their own; arrays have, and it must fit.
+            has_dtype = hasattr(gradient, "dtype") or hasattr(gradient, "__array__")
+            dtype = None if has_dtype else self.dtype
+            gradient = Tensor(gradient, dtype=dtype, device=self.device)
+        self._check_gradient(gradient, "gradient")
+        return gradient.data
 
     def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
         """Add to each leaf's ``grad`` the derivative of this tensor with respect to it.
@@ -213,18 +226,7 @@ class Tensor(TensorMethods):
                 "backward needs a tensor computed from one that requires a gradient, but nothing "
                 "was recorded here"
             )
-        if gradient is None:
-            if self.size != 1:
-                raise TapeError(
-                    f"backward without a gradient needs a tensor of one element, but its shape is "
-                    f"{self.shape}; reduce it, for example by mean(), or pass gradient="
-                )
-            with use(self.device):
-                array = namespace(self._data).ones_like(self._data)
-        else:
-            given = gradient if is_tensor(gradient) else self._as_gradient(gradient)
-            self._check_gradient(given, "gradient")
-            array = given.data
+        array = self._upstream(gradient)
         run_backward(self if self._node is None else self._node, array, retain_graph)
 
     def retain_grad(self) -> None:
