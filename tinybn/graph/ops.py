@@ -14,7 +14,7 @@ from ..kernels.arrays import Array
 from ..kernels.functional.checks import check_activation
 from ..kernels.windows import Windows, windows
 from ..tensor.ops import activation, elementwise, reduce, shape, softmax, unary
-from ..tensor.ops._operands import result_dtype
+from ..tensor.ops._operands import promoted
 from ..tensor.ops.batch_norm import BatchNormFrozen, BatchNormTraining
 from ..tensor.ops.conv import Conv2d
 from ..tensor.ops.cross_entropy import CrossEntropy
@@ -34,7 +34,7 @@ class _FinishedLinear(Op):
         ctx: Node, x: Array, weight: Array, bias: Array | None, residual: Array | None = None, *,
         activation: str | None, out: Array | None = None,
     ) -> Array:  # fmt: skip
-        x, weight, bias = _promoted(x, weight, bias)
+        x, weight, bias = promoted(x, weight, bias)
         flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         rows, shape = (len(flat), len(weight)), (*x.shape[:-1], len(weight))
         if residual is not None and residual.shape != shape:
@@ -54,17 +54,11 @@ class _FinishedConv2d(Op):
         ctx: Node, x: Array, weight: Array, bias: Array | None, residual: Array | None = None, *,
         windows: Windows, groups: int, activation: str | None, out: Array | None = None,
     ) -> Array:  # fmt: skip
-        x, weight, bias = _promoted(x, weight, bias)
+        x, weight, bias = promoted(x, weight, bias)
         return kernels.conv2d_forward(
             x, weight, bias, windows=windows, groups=groups, addend=residual,
             activation=activation, out=out,
         )  # fmt: skip
-
-
-def _promoted(*arrays: Array | None) -> list[Any]:
-    """The arrays in the dtype that they have in common, as the tape's products take them."""
-    dtype = result_dtype(*(a for a in arrays if a is not None))
-    return [None if a is None else a.astype(dtype, copy=False) for a in arrays]
 
 
 class _Product(RuntimeOp):

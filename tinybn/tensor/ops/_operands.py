@@ -195,6 +195,12 @@ def result_dtype(*operands: Any) -> np.dtype:
     return np.result_type(float32, *others)
 
 
+def promoted(*arrays: Array | None) -> list[Any]:
+    """The arrays in the dtype that they have in common; None stays."""
+    dtype = result_dtype(*(a for a in arrays if a is not None))
+    return [None if a is None else a.astype(dtype, copy=False) for a in arrays]
+
+
 def check_tensors(**values: Any) -> None:
     """Raise DTypeError unless each value is a Tensor; the keywords name them."""
     for name, value in values.items():

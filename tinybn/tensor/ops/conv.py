@@ -16,7 +16,7 @@ from ._operands import (
     check_optional_tensors,
     check_tensors,
     not_floating,
-    result_dtype,
+    promoted,
 )
 from ._sums import total
 
@@ -33,14 +33,14 @@ class Conv2d(Op):
         out: Array | None = None,
     ) -> Array:  # fmt: skip
         given = [a for a in (x, weight, bias) if a is not None]
-        dtype = result_dtype(*given)
-        wide = [None if a is None else a.astype(dtype, copy=False) for a in (x, weight, bias)]
         need_x, need_weight, _ = ctx.needs
         ctx.save(
             x if need_weight else None, weight if need_x else None, x.shape, weight.shape,
             [a.dtype for a in given], windows, groups,
         )  # fmt: skip
-        return kernels.conv2d_forward(*wide, windows=windows, groups=groups, out=out)
+        return kernels.conv2d_forward(
+            *promoted(x, weight, bias), windows=windows, groups=groups, out=out
+        )
 
     @staticmethod
     def backward(ctx: Node, grad: Array) -> tuple[Array | None, ...]:

@@ -19,7 +19,7 @@ from ...kernels.reference.matmul import dense
 from ..autocast import autocast_low
 from ..dtypes import is_float
 from ..tape import Array, Node, Op, apply
-from ._operands import as_tensor, check_devices, not_floating, result_dtype, unbroadcast
+from ._operands import as_tensor, check_devices, not_floating, promoted, result_dtype, unbroadcast
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -98,11 +98,8 @@ class Linear(Op):
     ) -> Array:
         need_x, need_weight, _ = ctx.needs
         ctx.save(x if need_weight else None, weight if need_x else None, x.shape)
-        dtype = result_dtype(*(a for a in (x, weight, bias) if a is not None))
-        rows, weight = _flat(x).astype(dtype, copy=False), weight.astype(dtype, copy=False)
-        if bias is not None:
-            bias = bias.astype(dtype, copy=False)
-        if is_float(dtype):
+        rows, weight, bias = promoted(_flat(x), weight, bias)
+        if is_float(rows.dtype):
             flat = None if out is None else _flat(out)
             y = kernels.matmul(rows, weight.T, bias, out=flat)
         else:
