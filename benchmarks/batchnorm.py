@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 import tinybn as tb
 from tinybn import kernels, nn
-from tinybn.kernels import gpu
 
 from . import anchors, machine, writing
 from .problem import EPS, MOMENTUM, Problem
@@ -145,15 +144,14 @@ def selected(options: argparse.Namespace) -> list[Row]:
 def libraries(options: argparse.Namespace, timer: Timer, remarks: list[str]) -> list[Library]:
     """Ours first, then those peers that are there; a remark says why one is not."""
     found: list[Library] = [Ours(timer)]
-    peers: tuple[Any, ...] = () if options.peer_free else (anchors.Torch, anchors.Jax)
-    for peer in peers:
-        if set(peer.names) <= set(options.skip):
-            continue
-        try:
-            found.append(peer(timer.stream.ptr) if peer is anchors.Torch else peer())
-        except Exception as error:  # not installed, or without a GPU: the others go on
-            remarks.append(f"{', '.join(peer.names)}: {reason(error)}")
-    return found
+    peers: dict[Any, Callable[[], Any]] = {
+        anchors.Torch: lambda: anchors.Torch(timer.stream.ptr), anchors.Jax: anchors.Jax,
+    }  # fmt: skip
+    wanted = {
+        ", ".join(peer.names): make for peer, make in peers.items()
+        if not options.peer_free and not set(peer.names) <= set(options.skip)
+    }  # fmt: skip
+    return found + machine.those_there(wanted, remarks)
 
 
 def compile_slice(options: argparse.Namespace) -> None:
@@ -237,9 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parser().parse_args(arguments)
-    missing = gpu.why_unavailable()
-    if missing is not None:
-        sys.exit(f"this needs an NVIDIA GPU: {missing}")
+    machine.require_gpu()
     if options.compile_slice:
         compile_slice(options)
         return 0

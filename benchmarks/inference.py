@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import tinybn as tb
-from tinybn.kernels import gpu
 
 from . import machine, timing, writing
 from .inference_onnx import ONNX, Onnx, onnx_file
@@ -78,12 +77,7 @@ def libraries(options: argparse.Namespace, stream: int | None, remarks: list[str
     peers: dict[str, Callable[[], Any]] = {
         "PyTorch": lambda: Torch(stream), ONNX: lambda: Onnx(options.device),
     }  # fmt: skip
-    for name, peer in {} if options.peer_free else peers.items():
-        try:
-            found.append(peer())
-        except Exception as error:  # not installed, or without a GPU: the others go on
-            remarks.append(f"{name}: {reason(error)}")
-    return found
+    return found if options.peer_free else found + machine.those_there(peers, remarks)
 
 
 def latency_us(run: Run, calls: int, pause: float) -> float:
@@ -147,9 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     on_cpu = options.device == "cpu"
     if on_cpu and not machine.is_confined():
         return machine.confined("inference", arguments)
-    missing = None if on_cpu else gpu.why_unavailable()
-    if missing is not None:
-        sys.exit(f"this needs an NVIDIA GPU: {missing}")
+    if not on_cpu:
+        machine.require_gpu()
     report = measured(options)
     print("\n".join([*summary(report), *report.remarks]))
     good = all(n in f.errors and not f.failing(n) for f in report.figures for n in Ours.names)

@@ -161,11 +161,8 @@ def markdown(report: Report, notes: str = "") -> str:
         f"{max((f.tolerance for f in report.figures), default=0):.1e}.",
         _by_candidate(report, names, _error),
     ]
-    gaps = [
-        f"- {f.name}: {name}: {why}" for f in report.figures for name, why in f.failures.items()
-    ]
-    gaps += [f"- {remark}" for remark in report.remarks]
-    return document(parts, gaps, notes)
+    failures = {f.name: f.failures for f in report.figures}
+    return document(parts, failures, report.remarks, notes)
 
 
 def _method(report: Report) -> str:

@@ -10,12 +10,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
 
 import tinybn as tb
 from tinybn.kernels import gpu
+
+from .writing import reason
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
@@ -25,6 +28,27 @@ PACKAGES = {
 }
 CPU_THREADS = 2
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+T = TypeVar("T")
+
+
+def require_gpu() -> None:
+    """End the program, and say why, where there is no GPU that tinybn can use."""
+    missing = gpu.why_unavailable()
+    if missing is not None:
+        sys.exit(f"this needs an NVIDIA GPU: {missing}")
+
+
+def those_there(peers: Mapping[str, Callable[[], T]], remarks: list[str]) -> list[T]:
+    """What those of ``peers`` make that are there; a remark says why another is not."""
+    found = []
+    for name, make in peers.items():
+        try:
+            found.append(make())
+        except Exception as error:  # not installed, or without a GPU: the others go on
+            remarks.append(f"{name}: {reason(error)}")
+    return found
 
 
 def our_versions() -> dict[str, str]:

@@ -149,13 +149,8 @@ def markdown(report: Report, notes: str = "", plot: str | None = None) -> str:
     for step in (FORWARD, BOTH):
         parts += [f"## {step.capitalize()}", _times_table(report, step)]
     parts += ["## Largest relative errors", _errors_table(report)]
-    gaps = [
-        f"- {f.row.name}: {name}: {reason}"
-        for f in report.figures
-        for name, reason in f.failures.items()
-    ]
-    gaps += [f"- {remark}" for remark in report.remarks]
-    return document(parts, gaps, notes)
+    failures = {f.row.name: f.failures for f in report.figures}
+    return document(parts, failures, report.remarks, notes)
 
 
 def _method(report: Report) -> str:

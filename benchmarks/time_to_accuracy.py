@@ -24,11 +24,9 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from tinybn.kernels import gpu
-
 from . import machine, recipe, writing
 from .recipe import PHASES, Result
-from .writing import number, table
+from .writing import document, number, table
 
 HERE = Path(__file__).parent
 WARM, COLD, PYTORCH = "tinybn", "tinybn, empty caches", "PyTorch eager"
@@ -213,11 +211,7 @@ def markdown(report: Report, notes: str = "") -> str:
     header = ["candidate", "seed", "% after each epoch", "goal in epoch", "training s",
               "total s to goal", "total s"]  # fmt: skip
     parts += ["## Runs", table(header, lines)]
-    if report.remarks:
-        parts += ["## Not measured", "\n".join(f"- {remark}" for remark in report.remarks)]
-    if notes.strip():
-        parts += ["## Notes", notes.strip()]
-    return "\n\n".join(parts) + "\n"
+    return document(parts, {}, report.remarks, notes)
 
 
 def _method(report: Report) -> str:
@@ -254,9 +248,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit status, 1 where a run of tinybn failed."""
     began = time.monotonic()
     options = parsed(sys.argv[1:] if arguments is None else arguments)
-    missing = None if options.device == "cpu" else gpu.why_unavailable()
-    if missing is not None:
-        sys.exit(f"this needs an NVIDIA GPU: {missing}")
+    if options.device == "cuda":
+        machine.require_gpu()
     remarks: list[str] = []
     planned = plan(options, remarks)
     versions = machine.our_versions()

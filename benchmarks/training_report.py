@@ -199,13 +199,8 @@ def markdown(report: Report, notes: str = "", plot: str | None = None) -> str:
         + ".",
         _errors_table(report, names),
     ]
-    gaps = [
-        f"- {f.configuration.name}: {name}: {why}"
-        for f in report.figures
-        for name, why in f.failures.items()
-    ]
-    gaps += [f"- {remark}" for remark in report.remarks]
-    return document(parts, gaps, notes)
+    failures = {f.configuration.name: f.failures for f in report.figures}
+    return document(parts, failures, report.remarks, notes)
 
 
 def _method(report: Report) -> str:

@@ -20,8 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tinybn.kernels import gpu
-
 from . import machine, timing, writing
 from .training_jax import Jax
 from .training_ours import EAGER, Ours
@@ -109,12 +107,7 @@ def libraries(options: argparse.Namespace, stream: int | None, remarks: list[str
     peers: dict[str, Callable[[], Any]] = {"PyTorch": lambda: Torch(stream)}
     if options.device == "cuda":
         peers["JAX"] = Jax
-    for name, peer in {} if options.peer_free else peers.items():
-        try:
-            found.append(peer())
-        except Exception as error:  # not installed, or without a GPU: the others go on
-            remarks.append(f"{name}: {reason(error)}")
-    return found
+    return found if options.peer_free else found + machine.those_there(peers, remarks)
 
 
 def compile_slice(options: argparse.Namespace) -> None:
@@ -236,9 +229,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if on_cpu and not machine.is_confined():
         return machine.confined("training_step", arguments)
-    missing = None if on_cpu else gpu.why_unavailable()
-    if missing is not None:
-        sys.exit(f"this needs an NVIDIA GPU: {missing}")
+    if not on_cpu:
+        machine.require_gpu()
     if options.compile_slice:
         compile_slice(options)
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,25 @@ def goal(text: str, ratios: Sequence[tuple[str, float, float]]) -> str:
     return f"- {text}: **{'met' if met else 'missed'}**. {rows}."
 
 
-def document(parts: Sequence[str], gaps: Sequence[str], notes: str) -> str:
-    """A report of these parts, and at its end what is missing, a line each, and the notes."""
-    ends = {"Not measured": "\n".join(gaps), "Notes": notes.strip()}
+def document(
+    parts: Sequence[str],
+    failures: Mapping[str, Mapping[str, str]],
+    remarks: Sequence[str],
+    notes: str,
+) -> str:
+    """A report of these parts, and at its end what is missing, a line each, and the notes.
+
+    Args:
+        parts: paragraphs, titles and tables.
+        failures: by row and candidate, why it has no figures.
+        remarks: what else is missing.
+        notes: the text of the last section, which is left out where there is none.
+    """
+    gaps = [
+        f"{row}: {name}: {why}" for row, found in failures.items() for name, why in found.items()
+    ]
+    gaps += remarks
+    ends = {"Not measured": "\n".join(f"- {gap}" for gap in gaps), "Notes": notes.strip()}
     tail = [text for title, body in ends.items() if body for text in (f"## {title}", body)]
     return "\n\n".join([*parts, *tail]) + "\n"
 
