@@ -9,6 +9,8 @@ folded into the product before it, whose roundings are of the same sizes.
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +50,19 @@ class Recipe(NamedTuple):
     seed: int
     extra: bool  # whether it returns the last images too
 
+    def last_images(self, x: Any, apply_step: Callable, add: Callable) -> Any:
+        """What the steps make of ``x``, with all that no step reads added to the last."""
+        values, unused = [x], {0}
+        for step in self.steps:
+            i, j = (max(len(values) - 1 - back, 0) for back in (step.first, step.second))
+            unused -= {i, j} if step.kind in ("bn_residual", "add", "mul") else {i}
+            values.append(apply_step(step, values[i], values[j]))
+            unused.add(len(values) - 1)
+        last = values[-1]
+        for i in sorted(unused - {len(values) - 1}):
+            last = add(last, values[i])
+        return last
+
 
 recipes = st.builds(
     Recipe, st.lists(steps, min_size=1, max_size=7).map(tuple), st.booleans(),
@@ -75,15 +90,7 @@ class Net(nn.Module):
                     tensor.copy_(tb.Tensor(values if positive else values - 1.0).to(tensor.dtype))
 
     def forward(self, x: tb.Tensor) -> Any:
-        values, unused = [x], {0}
-        for step in self.recipe.steps:
-            i, j = (max(len(values) - 1 - back, 0) for back in (step.first, step.second))
-            unused -= {i, j} if step.kind in ("bn_residual", "add", "mul") else {i}
-            values.append(self.apply_step(step, values[i], values[j]))
-            unused.add(len(values) - 1)
-        last = values[-1]
-        for i in sorted(unused - {len(values) - 1}):
-            last = last + values[i]
+        last = self.recipe.last_images(x, self.apply_step, operator.add)
         rows = last.reshape(len(x), -1) if self.recipe.flat else last.mean((2, 3))
         y = self.fc(rows)
         return (y, last) if self.recipe.extra else y
@@ -132,16 +139,8 @@ class Exact:
 
     def __call__(self, x: np.ndarray) -> tuple[Bounded, Bounded]:
         """What the network and its last images are."""
-        values = [Bounded(x.astype(np.float64), np.zeros(x.shape))]
-        unused = {0}
-        for step in self.recipe.steps:
-            i, j = (max(len(values) - 1 - back, 0) for back in (step.first, step.second))
-            unused -= {i, j} if step.kind in ("bn_residual", "add", "mul") else {i}
-            values.append(self.apply_step(step, values[i], values[j]))
-            unused.add(len(values) - 1)
-        last = values[-1]
-        for i in sorted(unused - {len(values) - 1}):
-            last = self.add(last, values[i])
+        given = Bounded(x.astype(np.float64), np.zeros(x.shape))
+        last = self.recipe.last_images(given, self.apply_step, self.add)
         if self.recipe.flat:
             rows = Bounded(*(a.reshape(len(x), -1) for a in last))
         else:

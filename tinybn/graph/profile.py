@@ -13,7 +13,7 @@ from ..kernels import gpu
 from ..kernels.arrays import Array
 from ..kernels.launch.observe import Launch, Observer, under
 from .plan import Plan
-from .show import columns, count
+from .show import bytes_text, columns
 
 
 class Row(NamedTuple):
@@ -37,7 +37,7 @@ class Profile(NamedTuple):
 
     def __str__(self) -> str:
         lines = [
-            (r.node, r.kernel, f"{r.microseconds:.1f}", count(r.bytes),
+            (r.node, r.kernel, f"{r.microseconds:.1f}", bytes_text(r.bytes),
              f"{r.gigabytes_per_second:.1f}") for r in self.rows
         ]  # fmt: skip
         total = sum(row.microseconds for row in self.rows)
@@ -81,7 +81,7 @@ def profile(plan: Plan, inputs: Mapping[str, Array], repeats: int) -> Profile:
     clock = _Clock(gpu.is_cupy(next(iter(inputs.values()))))
     copies = [{k: a.copy() for k, a in step.node.arrays().items()} for step in plan.steps]
     times: dict[tuple[int, int], list[float]] = {}
-    kinds: dict[tuple[int, int], Row] = {}
+    rows: dict[tuple[int, int], Row] = {}
     for turn in range(repeats + 1):
         results = dict(inputs)
         for i, (step, parameters) in enumerate(zip(plan.steps, copies)):
@@ -98,9 +98,9 @@ def profile(plan: Plan, inputs: Mapping[str, Array], repeats: int) -> Profile:
             if not seen and step.launches:
                 seen = [(step.launches[0], whole)]
             for j, (launch, taken) in enumerate(seen):
-                kinds[i, j] = Row(node.name, launch.kernel, 0.0, launch.bytes)
+                rows[i, j] = Row(node.name, launch.kernel, 0.0, launch.bytes)
                 if turn:
                     times.setdefault((i, j), []).append(taken)
     return Profile([
-        row._replace(microseconds=statistics.median(times[key])) for key, row in kinds.items()
+        row._replace(microseconds=statistics.median(times[key])) for key, row in rows.items()
     ])  # fmt: skip

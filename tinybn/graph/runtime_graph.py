@@ -221,7 +221,9 @@ class RuntimeGraph:
         return found if self.several else found[0]
 
     def results(self, *inputs: Tensor) -> dict[str, Array]:
-        """Every node's result in one run, as arrays by name, with the inputs; keeps nothing.
+        """Every node's result in one run, as arrays by name, with the inputs.
+
+        It keeps nothing for a backward, but updates running statistics as :meth:`forward` does.
 
         Raises:
             as :meth:`forward`.

@@ -24,7 +24,7 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) ->
     )
 
 
-def count(nbytes: int) -> str:
+def bytes_text(nbytes: int) -> str:
     """Bytes for people: 1234567 is ``1.2 MB``."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= size:
@@ -45,7 +45,7 @@ def table(graph: RuntimeGraph, plan: Plan | None) -> str:
             ", ".join(node.inputs), "?" if step is None else f"{list(step.shape)} {step.dtype}",
             str(sum(p.size for p in node.parameters.values())),
             "?" if step is None else str(len(step.launches)),
-            "?" if step is None else count(step.bytes),
+            "?" if step is None else bytes_text(step.bytes),
         ))  # fmt: skip
     lines = [columns(head, rows, 3), f"outputs: {', '.join(graph.outputs)}"]
     if plan is not None:
@@ -53,7 +53,7 @@ def table(graph: RuntimeGraph, plan: Plan | None) -> str:
         back = sum(len(step.backward_launches) for step in plan.steps)
         lines.append(
             f"{launches} launches forward" + (f", {back} backward" if back else "")
-            + f"; results in {count(plan.peak)}, side by side {count(plan.sum)}"
+            + f"; results in {bytes_text(plan.peak)}, side by side {bytes_text(plan.sum)}"
         )  # fmt: skip
     return "\n".join([*lines, *graph.notes])
 

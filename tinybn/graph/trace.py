@@ -36,7 +36,7 @@ class Value(str):
 
 
 class Trace:
-    """What :func:`trace` returns.
+    """What :func:`trace` returns; a :class:`~tinybn.tensor.watch.Watcher` of the model's run.
 
     Attributes:
         inputs: the names of the model's inputs.
