@@ -3,8 +3,7 @@
 A mask made of zeros and multiplied, a window's padding, a share of 0: each would make NaN of an
 infinity that the mathematics does not read. So one is put at a place of an input, or of the
 incoming gradient. All results that do not read that place keep their bits, and all that do
-become NaN with a NaN. (``reach_cases.py`` and
-``reach_network.py`` say which do.)
+become NaN with a NaN. (``reach_cases.py`` and ``reach_network.py`` say which do.)
 """
 
 from __future__ import annotations

@@ -62,7 +62,10 @@ class _FinishedConv2d(Op):
 
 
 class _Product(RuntimeOp):
-    """A product with weight and bias, which a residual and an activation may finish."""
+    """A product with weight and bias, which a residual and an activation may finish.
+
+    What finishes it (others say: its epilogue) is done to its sums before they are written.
+    """
 
     takes_out = True
     finished: type[Op]

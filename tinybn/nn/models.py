@@ -94,10 +94,8 @@ class BasicBlock(Module):
 
     def __init__(self, in_channels: int, channels: int, stride: int = 1) -> None:
         super().__init__()
-        in_channels, channels = (
-            integer("in_channels", in_channels, 1),
-            integer("channels", channels, 1),
-        )
+        in_channels = integer("in_channels", in_channels, 1)
+        channels = integer("channels", channels, 1)
         stride = integer("stride", stride, 1)
         self.conv1 = Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
         self.bn1 = BatchNorm2d(channels)

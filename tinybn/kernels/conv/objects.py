@@ -86,9 +86,8 @@ class _GatherKernel(_ConvKernel):
             x_ptr=x, weight_ptr=filters, bias_ptr=bias, addend_ptr=addend, y_ptr=y, M=rows,
             CHANNELS_OUT=channels_out, CHANNELS_IN=channels_in, H=x.shape[2], W=x.shape[3],
             OUT_H=out[0], OUT_W=out[1], **image_steps("x", x), **image_steps("y", y),
-            weight_out=of_out, weight_in=of_in,
-            weight_tap=of_tap, weight_group=group, TRANSPOSED=transposed,
-            ACTIVATION=activation,
+            weight_out=of_out, weight_in=of_in, weight_tap=of_tap, weight_group=group,
+            TRANSPOSED=transposed, ACTIVATION=activation,
             **self._shared(windows, x, y, weight), **order, **tiles,
         )  # fmt: skip
 

@@ -127,7 +127,7 @@ def check_activation(activation: str | None) -> None:
 def check_finish(
     x: Array, shape: tuple[int, ...], addend: Array | None, activation: str | None
 ) -> None:
-    """What a product is finished with: an addend of the result's shape, an activation by name."""
+    """A product's end (its epilogue): an addend of the result's shape, an activation by name."""
     check_activation(activation)
     check_like(x, "x", addend=addend)
     if addend is not None and addend.shape != shape:

@@ -45,10 +45,8 @@ def matmul(
         check_out(out, a, shape, a.dtype)
     y = result_in(out, namespace(a).empty(shape, a.dtype), a, b, bias, addend)
     if y.size and not a.size:  # a sum of nothing
-        a, b = (
-            namespace(a).zeros((shape[0], 1), a.dtype),
-            namespace(a).zeros((1, shape[1]), a.dtype),
-        )
+        zeros, dtype = namespace(a).zeros, a.dtype
+        a, b = zeros((shape[0], 1), dtype), zeros((1, shape[1]), dtype)
     if y.size:
         implementation("matmul", a)(
             a, b, contiguous_or_none(bias), y, contiguous_or_none(addend), activation
