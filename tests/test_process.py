@@ -44,6 +44,7 @@ def test_import_loads_nothing_heavy():
         import sys
         import tinybn
         heavy = "torch triton cupy tqdm pooch safetensors hypothesis matplotlib".split()
+        heavy += "subprocess tempfile concurrent.futures statistics secrets".split()
         print(*[name for name in heavy if name in sys.modules])
     """
     assert run(code)[0] == ""

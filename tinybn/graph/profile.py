@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -102,5 +101,5 @@ def profile(plan: Plan, inputs: Mapping[str, Array], repeats: int) -> Profile:
                 if turn:
                     times.setdefault((i, j), []).append(taken)
     return Profile([
-        row._replace(microseconds=statistics.median(times[key])) for key, row in rows.items()
+        row._replace(microseconds=float(np.median(times[key]))) for key, row in rows.items()
     ])  # fmt: skip

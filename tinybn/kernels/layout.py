@@ -8,7 +8,7 @@ channels-last (NHWC). Anything else is made C-contiguous once.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -78,8 +78,7 @@ def in_layout_of(array: Array, x: Array) -> Array:
     return result
 
 
-@dataclass(frozen=True)
-class Channels:
+class Channels(NamedTuple):
     """A dense array's [N, C, S] shape and element strides, for a kernel's arguments.
 
     A channel's values are its N·S rows; row r is sample r // S, position r % S.

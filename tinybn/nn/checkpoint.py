@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -123,7 +122,7 @@ def check_writable(path: str | os.PathLike) -> None:
 
 def _write(target: Path, content: bytes) -> None:
     # Not one of tempfile's, whose mode lets nobody else read; "x" takes no file that is there.
-    temporary = target.with_name(f".tinybn-{secrets.token_hex(8)}")
+    temporary = target.with_name(f".tinybn-{os.urandom(8).hex()}")
     file = open(temporary, "xb")
     try:
         with file:

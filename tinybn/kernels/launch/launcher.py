@@ -8,11 +8,8 @@ stream. The launcher that Triton would build with gcc is not used.
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ...errors import ArgumentError, DeviceError, LaunchError
@@ -260,6 +257,10 @@ def _entry_parameters(ptx: str) -> int:
 
 def _resources(cubin: bytes) -> tuple[int, int]:
     """Registers a thread and bytes of local memory (spills), by NVIDIA's cuobjdump."""
+    import subprocess  # these three take as long to import as the whole package
+    import tempfile
+    from pathlib import Path
+
     from triton import backends
 
     tool = Path(backends.__file__).parent / "nvidia" / "bin" / "cuobjdump"

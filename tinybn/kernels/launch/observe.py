@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..arrays import is_array
@@ -23,8 +22,7 @@ class Extent(NamedTuple):
     nbytes: int
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """One launch, or on the CPU engine one call of a reference function.
 
     Attributes:
@@ -55,8 +53,8 @@ class Launch:
             for a in self.arguments.values()
             if is_array(a)
         }
-        return replace(
-            self, arguments={k: extents.get(id(a), a) for k, a in self.arguments.items()}
+        return self._replace(
+            arguments={k: extents.get(id(a), a) for k, a in self.arguments.items()}
         )
 
 

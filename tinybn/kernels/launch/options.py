@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """How a kernel is compiled and launched, apart from its arguments.
 
     Attributes:
@@ -30,8 +29,7 @@ class Options:
 DEFAULT = Options()
 
 
-@dataclass(frozen=True)
-class Binary:
+class Binary(NamedTuple):
     """A kernel compiled for one target, with what its compiler reports.
 
     Attributes:

@@ -12,10 +12,12 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 Result = TypeVar("Result")
 
@@ -85,7 +87,10 @@ def on_all_cores(work: Callable[[slice], Result], parts: Sequence[slice]) -> lis
     finally:
         # One that has not begun finds nothing left; the others still write to the outputs.
         begun = [other for other in others if not other.cancel()]
-        wait(begun)
+        if begun:
+            from concurrent.futures import wait
+
+            wait(begun)
     for other in begun:
         done |= other.result()
     return [done[number] for number in range(len(parts))]
@@ -93,6 +98,8 @@ def on_all_cores(work: Callable[[slice], Result], parts: Sequence[slice]) -> lis
 
 def _threads() -> ThreadPoolExecutor:
     """The threads beside the caller's, started when first needed."""
+    from concurrent.futures import ThreadPoolExecutor  # which takes long to import
+
     global _pool
     with _making:
         if _pool is None:
