@@ -7,26 +7,20 @@ dictionaries are nested goes into the file's metadata as JSON.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError, DataError
-from ..tensor import Tensor
+from ..tensor import Tensor, archive
+from ..tensor.archive import METADATA, NAMES, check_writable
 from ..tensor.device import CPU, Device, as_device
-from ..tensor.dtypes import bfloat16, bool_, float16, float32, float64, int32, int64
 
-_NAMES = {
-    float64: "F64", float32: "F32", float16: "F16", bfloat16: "BF16", int64: "I64", int32: "I32",
-    bool_: "BOOL",
-}  # fmt: skip
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-_METADATA = "__metadata__"  # the format's name for it, which no tensor may have
+__all__ = ["check_writable", "load", "save"]
+
 _STRUCTURE = "tinybn"  # the metadata key
 _SLOT = "__tensor__"  # stands for a tensor in the JSON, with its name in the file
 
@@ -45,9 +39,6 @@ def save(path: str | os.PathLike, state: Mapping[str, Any]) -> None:
     Raises:
         ArgumentError: for values that it cannot hold, or a folder that cannot be written.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import save as serialize
-
     if not isinstance(state, Mapping):
         raise ArgumentError(f"state is {type(state).__name__}; wanted a dictionary")
     check_writable(path)
@@ -56,12 +47,11 @@ def save(path: str | os.PathLike, state: Mapping[str, Any]) -> None:
         structure = _flatten(state, "", arrays)
         plain = structure == {"dict": [[name, {_SLOT: name}] for name in arrays]}
         metadata = {"format": "np"} if plain else {_STRUCTURE: json.dumps(structure)}
-        content = serialize(arrays, metadata)
     except ArgumentError:
         raise
-    except (RecursionError, ValueError, SafetensorError) as error:  # a cycle, half a surrogate
+    except (RecursionError, ValueError) as error:  # a cycle
         raise ArgumentError(f"state does not fit into a checkpoint: {error}") from error
-    _write(Path(os.path.realpath(path)), content)  # through a link
+    archive.write(path, arrays, metadata)
 
 
 def load(path: str | os.PathLike, device: str | Device | None = None) -> dict[str, Any]:
@@ -75,27 +65,9 @@ def load(path: str | os.PathLike, device: str | Device | None = None) -> dict[st
         DataError: for a file that is damaged, no safetensors, or of a dtype that
             tinybn lacks.
     """
-    from safetensors import SafetensorError, deserialize
-
     place = as_device(device)
-    raw = Path(path).read_bytes()
-    try:
-        entries = deserialize(raw)
-        length = int.from_bytes(raw[:8], "little")
-        metadata = json.loads(raw[8 : 8 + length]).get(_METADATA) or {}
-    except (SafetensorError, ValueError) as error:
-        raise DataError(f"{path} is not a whole safetensors file: {error}") from error
-    tensors = {}
-    for name, entry in entries:
-        if entry["dtype"] not in _DTYPES:
-            raise DataError(
-                f"{path} holds {name} of dtype {entry['dtype']}; wanted one of {', '.join(_DTYPES)}"
-            )
-        try:
-            array = np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
-        except (ValueError, OverflowError) as error:  # more axes than NumPy has, or 0 × 2**63
-            raise DataError(f"{path} holds {name} of shape {entry['shape']}: {error}") from error
-        tensors[name] = Tensor(array, device=place)
+    arrays, metadata = archive.read(path)
+    tensors = {name: Tensor.wrap(array).to(place) for name, array in arrays.items()}
     if _STRUCTURE not in metadata:
         return tensors
     try:
@@ -107,44 +79,15 @@ def load(path: str | os.PathLike, device: str | Device | None = None) -> dict[st
     return state
 
 
-def check_writable(path: str | os.PathLike) -> None:
-    """Raise ArgumentError unless a file can be written at ``path``; writes nothing."""
-    target = Path(path)
-    folder = Path(os.path.realpath(path)).parent
-    if not folder.is_dir():
-        raise ArgumentError(f"{path} cannot be written: there is no folder {folder}")
-    if target.exists() and not target.is_file():  # renaming would replace a device or a pipe
-        kind = "folder" if target.is_dir() else "device"
-        raise ArgumentError(f"{path} cannot be written: it is a {kind}; wanted a file's name")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ArgumentError(f"{path} cannot be written: the folder {folder} is read-only")
-
-
-def _write(target: Path, content: bytes) -> None:
-    # Not one of tempfile's, whose mode lets nobody else read; "x" takes no file that is there.
-    temporary = target.with_name(f".tinybn-{os.urandom(8).hex()}")
-    file = open(temporary, "xb")
-    try:
-        with file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
 def _flatten(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     """Put the tensors in ``value`` into ``arrays`` and return the rest as JSON can hold it."""
     if isinstance(value, (Tensor, np.ndarray)):
         array = value.detach().to(CPU).data if isinstance(value, Tensor) else value
-        if array.dtype not in _NAMES:
+        if array.dtype not in NAMES:
             raise ArgumentError(f"{name} has dtype {array.dtype}; a checkpoint cannot hold it")
         if name in arrays:
             raise ArgumentError(f"two tensors are named {name} once dictionaries are flattened")
-        if name == _METADATA:
+        if name == METADATA:
             raise ArgumentError(f"a tensor is named {name}, which the format keeps for itself")
         arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
         return {_SLOT: name}
