@@ -8,6 +8,7 @@ from .batch_norm_ops import (
 from .capture import CapturedStep, capture
 from .compile import compile
 from .dot import to_dot
+from .file import load
 from .ops import (
     ActivationRuntimeOp,
     AddRuntimeOp,
@@ -32,5 +33,5 @@ __all__ = [
     "BatchNormStatsRuntimeOp", "CapturedStep", "Conv2dRuntimeOp", "CrossEntropyRuntimeOp",
     "FlattenRuntimeOp", "LinearRuntimeOp", "MaxPool2dRuntimeOp", "MeanRuntimeOp", "Profile",
     "RuntimeGraph", "RuntimeOp", "Slot", "SoftmaxRuntimeOp", "TapeRuntimeOp", "capture", "compile",
-    "to_dot",
+    "load", "to_dot",
 ]  # fmt: skip

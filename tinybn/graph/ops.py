@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..kernels.arrays import Array
 from ..kernels.functional.checks import check_activation
 from ..kernels.windows import Windows, windows
@@ -249,6 +249,8 @@ class TapeRuntimeOp(RuntimeOp):
         self, op: type[Op], operands: Sequence[Any] = (0,),
         slots: Mapping[str, Slot] | None = None, **options: Any,
     ) -> None:  # fmt: skip
+        if not (isinstance(op, type) and issubclass(op, Op)):
+            raise ArgumentTypeError(f"op is {op!r}; wanted a class of tinybn.tensor.ops")
         super().__init__(slots, operands, **options)
         self.op = op  # type: ignore[misc]
         self.inputs = len({of for of in operands if isinstance(of, int)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -159,6 +160,20 @@ class RuntimeGraph:
         if self._order is None:
             self._order = ordered(self._nodes, self.inputs, self.outputs)
         return self._order
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the graph to a file that :func:`tinybn.graph.load` reads: a model as data.
+
+        It is a safetensors file of the parameters by ``{node}.{slot}``, those that nodes share
+        once, with the nodes as JSON in its metadata.
+
+        Raises:
+            ArgumentError: for a RuntimeOp, or an argument of one, that is not tinybn's; for a
+                folder that cannot be written; and as :attr:`nodes`.
+        """
+        from .file import save
+
+        save(self, path)
 
     # Parameters
 

@@ -9,13 +9,16 @@ found by a dry run: the operation on uninitialised arrays, with its launches hel
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from ..errors import ArgumentError
 from ..kernels.arrays import Array, namespace
 from ..kernels.launch.observe import Launch, Observer, under
 from ..tensor.tape import Node, Op, shares_memory
+
+Kind = TypeVar("Kind", bound="RuntimeOp")
 
 
 class Slot(NamedTuple):
@@ -68,14 +71,21 @@ class RuntimeOp:
         operands: for each operand of ``op.forward`` the number of an input, the name of a slot,
             a :class:`Constant`, or None for one that is left out.
         options: keywords of ``op.forward``.
+        made_with: the arguments of its constructor, by place and by keyword: all that it is.
         has_backward: whether gradients run through it.
         takes_out: whether ``op.forward`` writes to memory that it is given.
     """
 
     op: ClassVar[type[Op]]
+    made_with: tuple[tuple[Any, ...], dict[str, Any]]
     inputs: int = 1
     has_backward: bool = True
     takes_out: ClassVar[bool] = False
+
+    def __new__(cls: type[Kind], *args: Any, **options: Any) -> Kind:
+        op = object.__new__(cls)
+        op.made_with = (args, options)
+        return op
 
     def __init__(
         self,
@@ -85,6 +95,12 @@ class RuntimeOp:
     ) -> None:
         self.slots: dict[str, Slot] = dict(slots or {})
         self.operands = tuple(operands)
+        for of in self.operands:
+            if not (of is None or isinstance(of, (int, Constant)) or of in self.slots):
+                raise ArgumentError(
+                    f"an operand is {of!r}; wanted an input's number, a Constant, None or one of "
+                    f"the slots ({', '.join(self.slots)})"
+                )
         self.options = options
 
     @property
