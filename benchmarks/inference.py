@@ -22,7 +22,7 @@ import tinybn as tb
 
 from . import machine, timing, writing
 from .inference_onnx import ONNX, Onnx, onnx_file
-from .inference_ours import COMPILED, EAGER, Ours
+from .inference_ours import COMPILED, EAGER, Ours, compiled_graph
 from .inference_problem import BATCHES, MODELS, Problem, Run
 from .inference_report import Figures, Report, as_json, markdown, row_line, summary
 from .inference_torch import PYTORCH, Torch
@@ -117,10 +117,11 @@ def first_lines(folder: Path, names: Sequence[str]) -> dict[str, list[str]]:
     """By candidate, the command line of a process that gets one result, its file written."""
     problem = Problem.of("mlp", 1)
     lines = {}
-    ours = folder / "mlp.safetensors"
+    graph, ours = folder / "graph.safetensors", folder / "mlp.safetensors"
+    compiled_graph(problem).save(graph)
+    lines[COMPILED] = machine.command("first_result", "compiled", str(graph))
     tb.save(ours, problem.state)
-    for name, argument in ((COMPILED, "compiled"), (EAGER, "tinybn")):
-        lines[name] = machine.command("first_result", argument, str(ours))
+    lines[EAGER] = machine.command("first_result", "tinybn", str(ours))
     if PYTORCH in names:
         import torch
 

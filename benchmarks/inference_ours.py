@@ -13,6 +13,12 @@ from .training_ours import Ours as Trained
 COMPILED, EAGER = "tinybn compiled", "tinybn eager"
 
 
+def compiled_graph(problem: Problem, device: str = "cpu") -> tb.graph.RuntimeGraph:
+    """The graph of the problem's model, compiled on its first batch."""
+    model = trained_model(problem.model).to(device)
+    return tb.graph.compile(model, tb.as_tensor(problem.images[0]).to(device))
+
+
 class Ours:
     """tinybn's candidates on ``"cuda"`` or ``"cpu"``."""
 
@@ -28,9 +34,12 @@ class Ours:
 
     def build(self, problem: Problem, name: str) -> Run:
         """Make one candidate and run it on the whole pool."""
-        model = trained_model(problem.model).to(self._device)
         pool = [tb.as_tensor(images).to(self._device) for images in problem.images]
-        forward: Any = tb.graph.compile(model, pool[0]).forward if name == COMPILED else model
+        forward: Any = (
+            compiled_graph(problem, self._device).forward
+            if name == COMPILED
+            else trained_model(problem.model).to(self._device)
+        )
 
         def call(images: Any) -> Any:
             with tb.no_grad():

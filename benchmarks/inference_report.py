@@ -148,8 +148,8 @@ def markdown(report: Report, notes: str = "") -> str:
         parts += [
             "## Seconds from Python's start to the first result",
             f"Of a fresh process each, the median of {report.first_rounds}: the interpreter, "
-            "imports, the trained parameters from a file (safetensors, `torch.save`, ONNX), and "
-            "the logits of one image.",
+            "imports, the trained model from a file (of `RuntimeGraph.save`, safetensors, "
+            "`torch.save`, ONNX), and the logits of one image.",
             table(["model", "batch", *first], [
                 ["mlp", "1", *(number(report.first_seconds[name], ".3f") for name in first)]
             ], 2),
