@@ -317,7 +317,7 @@ def test_no_value_in_the_wrong_place_gets_past_load_and_forward(parts, tmp_path)
             try:
                 # Writing is not what is tried, and takes long.
                 graph = file._loaded(
-                    "file", arrays, {"tinybn.graph": json.dumps(spoiled[""])}, "cpu"
+                    G.RuntimeGraph, "file", arrays, {"tinybn.graph": json.dumps(spoiled[""])}, "cpu"
                 )
                 graph.forward(x)
             except TinyBNError as error:

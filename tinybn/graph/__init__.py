@@ -8,7 +8,6 @@ from .batch_norm_ops import (
 from .capture import CapturedStep, capture
 from .compile import compile
 from .dot import to_dot
-from .file import load
 from .ops import (
     ActivationRuntimeOp,
     AddRuntimeOp,
@@ -24,7 +23,7 @@ from .ops import (
     TapeRuntimeOp,
 )
 from .profile import Profile
-from .runtime_graph import RuntimeGraph
+from .runtime_graph import RuntimeGraph, load
 from .runtime_op import RuntimeOp, Slot
 
 __all__ = [

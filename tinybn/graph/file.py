@@ -11,7 +11,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,9 +21,13 @@ from ..tensor import Device, Tensor, archive
 from ..tensor.archive import DTYPES, NAMES
 from ..tensor.device import CPU
 from ..tensor.tape import Op
+from . import batch_norm_ops, ops
+from .lower import LOWER, PLAIN
 from .node import GraphNode
-from .runtime_graph import RuntimeGraph
 from .runtime_op import Constant, RuntimeOp, Slot
+
+if TYPE_CHECKING:
+    from .runtime_graph import RuntimeGraph
 
 VERSION = 1
 _KEY = "tinybn.graph"
@@ -70,26 +74,16 @@ def _described(
     }  # fmt: skip
 
 
-def load(path: str | os.PathLike, device: str | Device | None = None) -> RuntimeGraph:
-    """Read a graph that :meth:`RuntimeGraph.save` wrote.
-
-    It gives the results, to the bit, of the one that was saved, and trains if that did. Nothing
-    in the file is executed.
-
-    Args:
-        device: of the parameters; the default device where None.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        DataError: for a file that is damaged, of a newer tinybn, or without a graph.
-        StateError: for tensors that are missing, of no node, or of another shape.
-    """
-    return _loaded(path, *archive.read(path), device)
+def load(
+    make: Callable[..., RuntimeGraph], path: str | os.PathLike, device: str | Device | None
+) -> RuntimeGraph:
+    """Read a graph, which ``make`` begins as the class does: :func:`tinybn.graph.load`."""
+    return _loaded(make, path, *archive.read(path), device)
 
 
 def _loaded(
-    path: str | os.PathLike, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str],
-    device: str | Device | None,
+    make: Callable[..., RuntimeGraph], path: str | os.PathLike,
+    arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str], device: str | Device | None,
 ) -> RuntimeGraph:  # fmt: skip
     if _KEY not in metadata:
         raise DataError(f"{path} holds no graph; wanted a file of RuntimeGraph.save")
@@ -102,7 +96,7 @@ def _loaded(
             )
         if version != VERSION:
             raise ValueError(f"version {version!r}")
-        return _built(structure, arrays, device)
+        return _built(make, structure, arrays, device)
     except (DataError, StateError) as error:
         raise type(error)(f"{path}: {error}") from error
     except (
@@ -113,9 +107,12 @@ def _loaded(
 
 
 def _built(
-    structure: Mapping[str, Any], arrays: Mapping[str, np.ndarray], device: Any
+    make: Callable[..., RuntimeGraph],
+    structure: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    device: Any,
 ) -> RuntimeGraph:
-    graph = RuntimeGraph(
+    graph = make(
         *_names(structure["inputs"]), train=_flag(structure["train"]), device=device,
         dtype=DTYPES[structure["dtype"]],
     )  # fmt: skip
@@ -167,8 +164,6 @@ def _signature(kind: type[RuntimeOp]) -> inspect.Signature:
 
 def _ops() -> dict[str, type[RuntimeOp]]:
     """The RuntimeOps that a file may name."""
-    from . import batch_norm_ops, ops
-
     found = {}
     for module in (ops, batch_norm_ops):
         for name, value in vars(module).items():
@@ -179,10 +174,7 @@ def _ops() -> dict[str, type[RuntimeOp]]:
 
 def _tape_ops() -> dict[str, type[Op]]:
     """The tape's operations that an argument may name."""
-    from .lower import LOWER, PLAIN
-    from .ops import ACTIVATIONS
-
-    every: list[Any] = [*PLAIN, *LOWER, *ACTIVATIONS.values()]
+    every: list[Any] = [*PLAIN, *LOWER, *ops.ACTIVATIONS.values()]
     return {op.__name__: op for op in every}
 
 

@@ -14,8 +14,10 @@ from ..kernels.launch import observe
 from ..tensor import Device, Tensor, default_device, float32, zeros
 from ..tensor.device import as_device, use
 from ..tensor.dtypes import as_dtype, is_float
-from ..tensor.state import IncompatibleKeys, load
+from ..tensor.state import IncompatibleKeys
+from ..tensor.state import load as load_state
 from ..tensor.tape import run_backward
+from . import file
 from .capture import capture
 from .node import GraphNode, check_name, checked, ordered
 from .plan import Plan, Run
@@ -171,9 +173,7 @@ class RuntimeGraph:
             ArgumentError: for a RuntimeOp, or an argument of one, that is not tinybn's; for a
                 folder that cannot be written; and as :attr:`nodes`.
         """
-        from .file import save
-
-        save(self, path)
+        file.save(self, path)
 
     # Parameters
 
@@ -197,7 +197,7 @@ class RuntimeGraph:
         Raises:
             StateError: listing every missing, unknown and mis-shaped entry; nothing is changed.
         """
-        return load(self._named(), state_dict, True, type(self).__name__)
+        return load_state(self._named(), state_dict, True, type(self).__name__)
 
     def _named(self) -> dict[str, Tensor]:
         return {
@@ -382,3 +382,20 @@ class RuntimeGraph:
         arrays = {name: tensor.data for name, tensor in zip(self.inputs, inputs)}
         with use(self.device):
             return profile(plan, arrays, repeats)
+
+
+def load(path: str | os.PathLike, device: str | Device | None = None) -> RuntimeGraph:
+    """Read a graph that :meth:`RuntimeGraph.save` wrote.
+
+    It gives the results, to the bit, of the one that was saved, and trains if that did. Nothing
+    in the file is executed.
+
+    Args:
+        device: of the parameters; the default device where None.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        DataError: for a file that is damaged, of a newer tinybn, or without a graph.
+        StateError: for tensors that are missing, of no node, or of another shape.
+    """
+    return file.load(RuntimeGraph, path, device)
