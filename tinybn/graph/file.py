@@ -20,10 +20,11 @@ from ..kernels.windows import Windows
 from ..tensor import Device, Tensor, archive
 from ..tensor.archive import DTYPES, NAMES
 from ..tensor.device import CPU
+from ..tensor.ops._index import Index
 from ..tensor.tape import Op
 from . import batch_norm_ops, ops
 from .lower import LOWER, PLAIN
-from .node import GraphNode
+from .node import GraphNode, Wanted
 from .runtime_op import Constant, RuntimeOp, Slot
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def save(graph: RuntimeGraph, path: str | os.PathLike) -> None:
         "version": VERSION, "inputs": graph.inputs, "outputs": graph.outputs,
         "several": graph.several, "train": graph.train, "dtype": NAMES[graph.dtype],
         "notes": graph.notes,
+        "wanted": {n: [w.shape, NAMES[w.dtype]] for n, w in graph.wanted.items()},
         "nodes": [_described(node, arrays, owners) for node in graph.nodes],
     }  # fmt: skip
     archive.write(path, arrays, {_KEY: json.dumps(structure)})
@@ -135,6 +137,10 @@ def _built(
     graph.output(*_names(structure["outputs"]))
     graph.several = _flag(structure["several"])
     graph.notes = list(_names(structure["notes"]))
+    for name, (shape, dtype) in structure["wanted"].items():
+        if name not in graph.inputs:
+            raise ValueError(f"{name!r} is no input")
+        graph.wanted[name] = Wanted(tuple(map(_size, shape)), DTYPES[dtype])
     _ = graph.nodes  # raises where they cannot run
     return graph
 
@@ -181,6 +187,12 @@ def _tape_ops() -> dict[str, type[Op]]:
 def _names(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise ValueError(f"{value!r} is no list of names")
+    return value
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no size")
     return value
 
 
@@ -245,5 +257,7 @@ _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[..., Any]]] = {
         Windows, lambda w: (w.kernel, w.stride, w.before, w.after, w.dilation), _windows,
     ),
     "slot": (Slot, tuple, Slot),
+    "slice": (slice, lambda s: (s.start, s.stop, s.step), slice),
+    "index": (Index, tuple, Index),
     "constant": (Constant, tuple, Constant),
 }  # fmt: skip

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from .. import kernels
@@ -40,16 +41,28 @@ class Draft:
     parameters: dict[str, Tensor] = field(default_factory=dict)
 
 
+class Unfolded(NamedTuple):
+    """A BatchNorm that stays beside the product before it, and why."""
+
+    norm: Draft
+    product: Draft
+    why: str
+
+    def sentence(self) -> str:
+        """What the table of the graph says of it."""
+        return f"{self.norm.name} is not folded into {self.product.name}: {self.why}"
+
+
 def fold(
     drafts: list[Draft], outputs: list[str], results: Mapping[str, Array]
-) -> tuple[list[Draft], list[str]]:
+) -> tuple[list[Draft], list[Unfolded]]:
     """Fold and join what can be; ``results`` are all nodes' results and inputs on the example.
 
     Returns:
-        The drafts that are left, and a sentence for each BatchNorm that was not folded though a
-        product is before it.
+        The drafts that are left, and each BatchNorm that was not folded though a product is
+        before it.
     """
-    notes: list[str] = []
+    notes: list[Unfolded] = []
     for draft in list(drafts):
         if isinstance(draft.op, BatchNormRuntimeOp) and not draft.op.training:
             before = _only(drafts, outputs, draft.inputs[0])
@@ -58,7 +71,7 @@ def fold(
                 if why is None:
                     drafts.remove(before)
                 else:
-                    notes.append(f"{draft.name} is not folded into {before.name}: {why}")
+                    notes.append(Unfolded(draft, before, why))
     for draft in list(drafts):
         _join(drafts, outputs, draft, results)
     return drafts, notes
@@ -118,18 +131,19 @@ def _folded(norm: Draft, weight: Array, bias: Array | None) -> tuple[Array, Arra
 def _disagreement(alone: Array, apart: Array, terms: int) -> str | None:
     """Why folding loses too much on the example, or None.
 
-    Both are sums of ``terms`` products. Errors of rounding at random grow as √terms, and four
-    times that is what two such results may lie apart, in units of the largest. They are those of
-    float32 for the half precisions too, whose folded weights, rounded anew, are seldom so exact.
+    Both are sums of ``terms`` products, rounded to their dtype, as the weights of both are. Errors
+    of rounding at random grow as √terms; four times those of the sum and of one rounding to the
+    dtype is what two such results may lie apart, in units of the largest.
     """
     xp = namespace(apart)
     if not bool(xp.isfinite(apart).all()) or not bool(xp.isfinite(alone).all()):
         return "its result on the example is not finite"
     wide = accumulation_dtype(apart.dtype)
+    narrow = float(ml_dtypes.finfo(apart.dtype).eps)
     apart, alone = apart.astype(wide), alone.astype(wide)
     largest = float(abs(apart).max()) if apart.size else 0.0
     apart_by = float(abs(alone - apart).max()) if apart.size else 0.0
-    bound = 4 * float(np.finfo(wide).eps) * math.sqrt(terms + 4)
+    bound = 4 * (narrow + float(np.finfo(wide).eps) * math.sqrt(terms))
     if apart_by <= bound * largest:
         return None
     return (
@@ -169,10 +183,12 @@ def _join(
             continue
         residual = is_sum or before.op.inputs == 2
         others = [n for j, n in enumerate(draft.inputs) if j != i]
-        draft.inputs = [*before.inputs, *others]
-        draft.op = _ended(before.op, activation, residual)
-        draft.parameters = before.parameters
+        # It comes where its end was, under whose name others read it.
+        before.inputs += others
+        before.op = _ended(before.op, activation, residual)
+        before.name = draft.name
         drafts.remove(before)
+        drafts[drafts.index(draft)] = before
         return
 
 

@@ -11,7 +11,18 @@ from typing import Any
 
 from ..errors import GraphError
 from ..tensor import Tensor
-from ..tensor.ops import activation, elementwise, join, reduce, shape, softmax, unary
+from ..tensor.ops import (
+    activation,
+    elementwise,
+    index,
+    join,
+    matmul,
+    pool,
+    reduce,
+    shape,
+    softmax,
+    unary,
+)
 from ..tensor.ops.batch_norm import BatchNormFrozen, BatchNormTraining
 from ..tensor.ops.conv import Conv2d
 from ..tensor.ops.cross_entropy import CrossEntropy
@@ -43,7 +54,8 @@ PLAIN = {
     elementwise.Pow, elementwise.Extremum, elementwise.Clip, elementwise.Where, elementwise.Cast,
     elementwise.Clone, reduce.Sum, reduce.Mean, reduce.Max, reduce.Min, reduce.Var, reduce.Std,
     shape.Permute, softmax.Softmax, softmax.LogSoftmax, softmax.LogSumExp, activation.Softplus,
-    join.Concatenate, join.Stack, join.Pad,
+    reduce.CumSum, elementwise.Remainder, join.Concatenate, join.Stack, join.Pad, index.Slice,
+    index.Gather, matmul.MatMul, pool.AdaptiveAvgPool2d,
 }  # fmt: skip
 
 
@@ -66,14 +78,16 @@ def check(call: Call, train: bool) -> None:
 
 def _refusal(op: type[Op], options: Mapping[str, Any], train: bool) -> str | None:
     """Why no operation of this kind has a place in a graph, or None."""
-    in_training = op is Dropout or (
-        op is BatchNormTraining and options.get("running_mean") is not None
-    )
-    if in_training and not train:
+    if op is Dropout and train:
+        return "Dropout draws anew in each step, which no graph does; tb.graph.capture records it"
+    if op is Dropout:
+        return "Dropout runs as in training; wanted model.eval()"
+    if op is BatchNormTraining and options.get("running_mean") is not None and not train:
         return f"{op.__name__} runs as in training; wanted model.eval(), or train=True"
     if op in LOWER or op in PLAIN or op in _NAMES:
         return None
-    return f"the operation {op.__name__} is not known to graphs"
+    known = sorted(one.__name__ for one in {*LOWER, *PLAIN, *_NAMES})
+    return f"the operation {op.__name__} is not known to graphs; wanted some of {', '.join(known)}"
 
 
 def lower(call: Call) -> Lowered:

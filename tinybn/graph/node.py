@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from ..errors import ArgumentError, StateError
+import numpy as np
+
+from ..errors import ArgumentError, DTypeError, ShapeError, StateError
 from ..kernels.arrays import Array
 from ..tensor import Device, Tensor
 from .runtime_op import RuntimeOp
@@ -25,6 +28,23 @@ class GraphNode:
     def arrays(self) -> dict[str, Array]:
         """The parameters' arrays."""
         return {name: tensor.data for name, tensor in self.parameters.items()}
+
+
+class Wanted(NamedTuple):
+    """The kind of an input that a graph is for: its dtype, and its shape but for the batch."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def check(self, name: str, tensor: Tensor) -> None:
+        """Raise ShapeError or DTypeError unless ``tensor`` is of this kind."""
+        if tensor.shape[1:] != self.shape or not tensor.ndim:
+            sizes = ", ".join(map(str, ("N", *self.shape)))
+            raise ShapeError(f"{name} has shape {tensor.shape}; the graph is for [{sizes}]")
+        if tensor.dtype != self.dtype:
+            raise DTypeError(
+                f"{name} has dtype {tensor.dtype.name}; the graph is for {self.dtype.name}"
+            )
 
 
 def check_name(name: str, taken: tuple[str, ...]) -> None:

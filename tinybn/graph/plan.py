@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import ShapeError, TinyBNError
 from ..kernels.arrays import Array, namespace
 from ..kernels.launch.observe import Launch
+from ..tensor import Tensor
 from ..tensor.tape import Node, shares_memory
 from .memory import Lifetime, place, rounded
 from .node import GraphNode
@@ -28,6 +29,7 @@ class Step:
         out: memory for the result, or None where the operation finds its own.
         launches, backward_launches: what it launches.
         bytes: of its inputs, parameters and result.
+        keeps: the graph's inputs whose memory its backward reads.
     """
 
     node: GraphNode
@@ -37,6 +39,7 @@ class Step:
     launches: list[Launch]
     backward_launches: list[Launch]
     bytes: int
+    keeps: tuple[str, ...]
 
 
 @dataclass
@@ -74,6 +77,7 @@ class Plan:
         owner: dict[str, str] = {name: name for name in inputs}
         made: dict[str, int] = {}
         reads: dict[str, int] = {}
+        keeps: dict[str, set[str]] = {}
         dry = {}
         last = 2 * len(nodes)
         for i, node in enumerate(nodes):
@@ -94,6 +98,8 @@ class Plan:
             for array in run.saved:
                 for name in (*node.inputs, node.name):
                     if shares_memory(array, results[name]):
+                        if owner[name] in inputs:
+                            keeps.setdefault(node.name, set()).add(owner[name])
                         reads[owner[name]] = max(reads.get(owner[name], 0), last - i)
         for name in outputs:
             reads[owner[name]] = last + 1
@@ -121,6 +127,7 @@ class Plan:
                     *(results[n] for n in node.inputs), *node.arrays().values(),
                     results[node.name],
                 ]),
+                tuple(keeps.get(node.name, ())),
             )
             for node in nodes
         ]  # fmt: skip
@@ -142,6 +149,7 @@ class Plan:
         inputs: Mapping[str, Array],
         sources: Mapping[str, Any] | None = None,
         copies: bool = False,
+        watched: Mapping[str, Tensor] | None = None,
     ) -> tuple[dict[str, Array], dict[str, Node]]:
         """Run all steps.
 
@@ -150,6 +158,8 @@ class Plan:
             sources: for backward, what each input's gradient goes to (a node of the tape, a
                 leaf, or None); without it nothing is kept for backward.
             copies: whether each result gets memory of its own.
+            watched: the inputs as Tensors, where backward is to refuse those, and parameters,
+                that were written in place since.
 
         Returns:
             Every node's result, and with ``sources`` its node on the tape.
@@ -169,6 +179,10 @@ class Plan:
                     _source(node, of, made) if need else None
                     for of, need in zip(node.op.operands, ctx.needs)
                 )
+                if watched is not None:
+                    ctx.watch(
+                        list(node.parameters.values()), [watched[name] for name in step.keeps]
+                    )
                 made[node.name] = ctx if True in ctx.needs and node.op.has_backward else None
         return results, made
 

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ArgumentError, DeviceError, DTypeError, OrderError
+from ..arguments import switch
+from ..errors import ArgumentError, DeviceError, DTypeError, OrderError, StateError
 from ..kernels import recording
 from ..kernels.arrays import Array
 from ..kernels.engines import engine_of
@@ -19,7 +20,7 @@ from ..tensor.state import load as load_state
 from ..tensor.tape import run_backward
 from . import file
 from .capture import capture
-from .node import GraphNode, check_name, checked, ordered
+from .node import GraphNode, Wanted, check_name, checked, ordered
 from .plan import Plan, Run
 from .profile import Profile, profile
 from .runtime_op import RuntimeOp
@@ -62,13 +63,15 @@ class RuntimeGraph:
         self.inputs = inputs or ("x",)
         for i, name in enumerate(self.inputs):
             check_name(name, self.inputs[:i])
-        self.train = bool(train)
+        self.train = switch("train", train)
         self.device = default_device() if device is None else as_device(device)
         self.dtype = float32 if dtype is None else as_dtype(dtype)
         if not is_float(self.dtype):
             raise DTypeError(f"dtype is {self.dtype.name}; wanted a floating dtype")
         self.notes: list[str] = []  # what compile() could not do, and why
+        self.wanted: dict[str, Wanted] = {}  # of the inputs that are of one kind alone
         self._nodes: dict[str, GraphNode] = {}
+        self._new: dict[str, Tensor] = {}  # parameters that wait for values
         self._outputs: tuple[str, ...] = ()
         self.several = False  # whether forward returns a tuple, of one output too
         self._changed()
@@ -96,8 +99,8 @@ class RuntimeGraph:
             op: what it does.
             inputs: the names of what it reads: inputs of the graph, or nodes.
             name: None for the operation's kind and a number.
-            parameters: Tensors for the slots, shared and not copied; None for new ones, zeros
-                until :meth:`load_state_dict`.
+            parameters: Tensors for the slots, shared and not copied; None for new ones, whose
+                values :meth:`load_state_dict`, or who writes to them, gives.
 
         Raises:
             ArgumentError: for a name that is taken or no name, or too few or many inputs.
@@ -123,6 +126,8 @@ class RuntimeGraph:
             else checked(name, op, parameters, self.device)
         )
         self._nodes[name] = node
+        if parameters is None:
+            self._new |= {f"{name}.{slot}": tensor for slot, tensor in node.parameters.items()}
         self._changed()
         return name
 
@@ -162,6 +167,13 @@ class RuntimeGraph:
         if self._order is None:
             self._order = ordered(self._nodes, self.inputs, self.outputs)
         return self._order
+
+    def readable_nodes(self) -> tuple[list[GraphNode], list[str]]:
+        """The nodes to show: as they run, or as they were added, and what keeps them from it."""
+        try:
+            return self.nodes, []
+        except ArgumentError as error:
+            return list(self._nodes.values()), [f"It cannot run: {error}"]
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the graph to a file that :func:`tinybn.graph.load` reads: a model as data.
@@ -220,10 +232,13 @@ class RuntimeGraph:
 
         Raises:
             ArgumentError: for another number of inputs, and as :attr:`nodes`.
-            ShapeError, DTypeError, DeviceError: for inputs that do not fit; nothing is changed.
+            ShapeError, DTypeError, DeviceError: for inputs that do not fit, in a compiled graph
+                all but those of the example's dtype and, the batch aside, shape.
+            StateError: for parameters that were given no values. Nothing is changed then.
         """
         self._check_inputs(inputs)
         plan = self._plan(inputs)  # raises before anything is recorded or changed
+        self._check_values()
         wanted = any(tensor.requires_grad for tensor in inputs)
         if self.device.type == "cuda" and not wanted:
             found = self._replayed(*inputs)
@@ -245,11 +260,16 @@ class RuntimeGraph:
         """
         self._check_inputs(inputs)
         plan = self._plan(inputs)
+        self._check_values()
         arrays = {name: tensor.data for name, tensor in zip(self.inputs, inputs)}
         with use(self.device):
             return plan.run(arrays, copies=True)[0]
 
     __call__ = forward
+
+    def forget(self) -> None:
+        """Let go of what the last forward kept for a backward."""
+        self._pending = None
 
     def _check_inputs(self, inputs: tuple[Any, ...]) -> None:
         if len(inputs) != len(self.inputs):
@@ -261,6 +281,17 @@ class RuntimeGraph:
                 raise DTypeError(f"{name} is {type(tensor).__name__}; wanted a Tensor")
             if tensor.device != self.device:
                 raise DeviceError(f"{name} is on {tensor.device}; wanted {self.device}")
+            if name in self.wanted:
+                self.wanted[name].check(name, tensor)
+
+    def _check_values(self) -> None:
+        """Raise StateError for new parameters that nobody has written to."""
+        unset = [key for key, tensor in self._new.items() if tensor._version.value == 0]
+        if unset:
+            raise StateError(
+                f"the parameters {', '.join(unset)} have no values yet; wanted load_state_dict"
+            )
+        self._new = {}
 
     def _plan(self, inputs: tuple[Tensor, ...]) -> Plan:
         learns = [parameter.requires_grad for parameter in self._learned]
@@ -303,8 +334,11 @@ class RuntimeGraph:
             for node in self._nodes.values():
                 for tensor in node.parameters.values():
                     recorded.unchanged(tensor, "data")
+        watched = None
+        if self.train and recorded is None:  # a replay's backward runs no Python
+            watched = dict(zip(self.inputs, inputs))
         with use(self.device):
-            results, made = plan.run(arrays, sources)
+            results, made = plan.run(arrays, sources, watched=watched)
         roots = [(made.get(name), results[name]) for name in self.outputs]
         self._made = Run(roots, recording.capturing())
         if self._made.recorded:
@@ -350,6 +384,10 @@ class RuntimeGraph:
 
     # Looking
 
+    def __repr__(self) -> str:
+        inputs, outputs = ", ".join(self.inputs), ", ".join(self.outputs)
+        return f"RuntimeGraph({inputs} -> {outputs}, {len(self._nodes)} nodes)"
+
     def __str__(self) -> str:
         """A table of the nodes; of the last forward's shapes, where there was one."""
         return table(self, self._last)
@@ -378,6 +416,7 @@ class RuntimeGraph:
         self._check_inputs(inputs)
         if repeats < 1:
             raise ArgumentError(f"repeats is {repeats}; wanted at least 1")
+        self._check_values()
         plan = self._new_plan(inputs)  # with memory of its own: a backward may need the other's
         arrays = {name: tensor.data for name, tensor in zip(self.inputs, inputs)}
         with use(self.device):

@@ -37,7 +37,8 @@ def table(graph: RuntimeGraph, plan: Plan | None) -> str:
     head = ("node", "op", "inputs", "output", "parameters", "launches", "bytes")
     steps = {} if plan is None else {step.node.name: step for step in plan.steps}
     rows = []
-    for node in graph.nodes:
+    nodes, fault = graph.readable_nodes()
+    for node in nodes:
         step = steps.get(node.name)
         text = node.op.describe()
         rows.append((
@@ -55,22 +56,28 @@ def table(graph: RuntimeGraph, plan: Plan | None) -> str:
             f"{launches} launches forward" + (f", {back} backward" if back else "")
             + f"; results in {bytes_text(plan.peak)}, side by side {bytes_text(plan.sum)}"
         )  # fmt: skip
-    return "\n".join([*lines, *graph.notes])
+    return "\n".join([*lines, *fault, *graph.notes])
 
 
 def draw(graph: RuntimeGraph, plan: Plan | None) -> str:
     """DOT source of the graph."""
     steps = {} if plan is None else {step.node.name: step for step in plan.steps}
     lines = ["digraph runtime {", "  rankdir=TB;", '  node [fontname="sans-serif", shape=box];']
-    lines += [f'  "{name}" [shape=ellipse];' for name in graph.inputs]
-    for node in graph.nodes:
+    lines += [f"  {_quoted(name)} [shape=ellipse];" for name in graph.inputs]
+    for node in graph.readable_nodes()[0]:
         slots = ", ".join(f"{n} {list(s.shape)}" for n, s in node.op.slots.items())
         parts = [node.name, " ".join(filter(None, (node.op.name, node.op.describe()))), slots]
-        label = "\\n".join(part for part in parts if part)
+        label = _quoted("\n".join(part for part in parts if part))
         style = ", peripheries=2" if node.name in graph.outputs else ""
-        lines.append(f'  "{node.name}" [label="{label}"{style}];')
+        lines.append(f"  {_quoted(node.name)} [label={label}{style}];")
         for name in node.inputs:
             step = steps.get(name)
             shape = "" if step is None else f' [label="{list(step.shape)}"]'
-            lines.append(f'  "{name}" -> "{node.name}"{shape};')
+            lines.append(f"  {_quoted(name)} -> {_quoted(node.name)}{shape};")
     return "\n".join([*lines, "}"])
+
+
+def _quoted(text: str) -> str:
+    """A string of DOT."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -86,8 +86,9 @@ class Trace:
     def read(self, tensor: Any, what: str) -> None:
         if id(getattr(tensor, "data", None)) in self._names:
             raise GraphError(
-                f"{what} reads a value that depends on the input; a graph is the same for all "
-                "inputs, wanted a model without such control flow"
+                f"{what} reads a value that depends on the input, and what comes of it is no "
+                "operation of a graph; wanted a model without branches on values, comparisons and "
+                "masks"
             )
 
     def write(self, tensor: Tensor, what: str) -> None:

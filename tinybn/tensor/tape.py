@@ -124,13 +124,12 @@ class Node:
                 )
         return self._saved
 
-    def _watch(self, tensors: Sequence[Tensor]) -> None:
-        """Remember the versions of those tensors whose arrays were saved."""
+    def watch(self, tensors: Sequence[Tensor], needed: Sequence[Tensor] = ()) -> None:
+        """Remember the versions of ``needed``, and of those tensors whose arrays were saved."""
         if self._saved:
             saved = set(map(id, self._saved))
-            self._versions = [
-                (t._version, t._version.value) for t in tensors if id(t._data) in saved
-            ]
+            found = [t for t in tensors if id(t._data) in saved]
+            self._versions = [(t._version, t._version.value) for t in (*found, *needed)]
 
     def _free(self) -> None:
         self.parents = self._saved = self._versions = ()
@@ -206,7 +205,7 @@ def _record(node: Node, inputs: tuple[Any, ...], tensors: list[Tensor], result: 
          for v, need in zip(inputs, node.needs)]
     )  # fmt: skip
     node.shape, node.dtype = result._data.shape, result._data.dtype
-    node._watch([*tensors, result])
+    node.watch([*tensors, result])
     result._node = node
     result._requires_grad = True
 
