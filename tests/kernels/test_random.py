@@ -43,16 +43,6 @@ def test_words(engine, n, seed, offset, stream):
 
 
 @all_engines
-def test_words_of_many_blocks_go_on_from_part_to_part(engine):
-    seed, offset, n = 2**63 - 1, 2**32 - 5000, 4 * 9001 + 2  # the high half of the counter grows
-    words = engine.run(lambda like: kernels.random_words(n, seed, offset, 1, like), LIKE)
-    assert words.shape == (n,)
-    for block in (0, 4095, 4096, 4999, 5000, 8191, 8192, 9000, 9001):
-        want = philox_python(seed, offset + block, 1)
-        assert words[4 * block : 4 * block + 4].tolist() == want[: n - 4 * block]
-
-
-@all_engines
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 def test_uniform_and_normal_have_the_right_moments(engine, dtype):
     def draw(out):

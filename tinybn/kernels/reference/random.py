@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import accumulation_dtype
-from .parts import in_parts, on_all_cores
 
 Array = np.ndarray
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _KEY_STEPS = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 _LOW = np.uint64(0xFFFFFFFF)
-PART_BLOCKS = 2**12  # at a time: a dozen numbers of 8 bytes for each, which stay in a core's cache
 _32 = np.uint64(32)
 
 
@@ -22,18 +20,8 @@ def philox(out: Array, *, seed: int, offset: int, stream: int) -> None:
     Element i of ``out`` (uint32, flat) is word i % 4 of the block with counter
     (low and high half of offset + i // 4, stream, 0) and key ``seed``.
     """
-
-    def work(part: slice) -> None:
-        words = out[4 * part.start : 4 * part.stop]
-        blocks = _blocks(np.arange(part.start, part.stop, dtype=np.uint64), seed, offset, stream)
-        words[...] = blocks.reshape(-1)[: words.size]
-
-    on_all_cores(work, in_parts(-(-out.size // 4), PART_BLOCKS))
-
-
-def _blocks(index: Array, seed: int, offset: int, stream: int) -> Array:
-    """The blocks of these numbers, [blocks, 4]."""
-    index = index + np.uint64(offset)
+    blocks = -(-out.size // 4)
+    index = np.arange(blocks, dtype=np.uint64) + np.uint64(offset)
     counter = [index & _LOW, index >> _32, np.full_like(index, stream), np.zeros_like(index)]
     key = [np.uint64(seed) & _LOW, np.uint64(seed) >> _32]
     for _ in range(10):
@@ -45,7 +33,7 @@ def _blocks(index: Array, seed: int, offset: int, stream: int) -> Array:
             product[0] & _LOW,
         ]
         key = [(key[0] + _KEY_STEPS[0]) & _LOW, (key[1] + _KEY_STEPS[1]) & _LOW]
-    return np.stack(counter, axis=1).astype(np.uint32)
+    out[...] = np.stack(counter, axis=1).astype(np.uint32).reshape(-1)[: out.size]
 
 
 def dropout(x: Array, y: Array, *, p: float, seed: int, offset: int) -> None:
