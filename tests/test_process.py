@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import os
 import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
+
+import tinybn as tb
 
 STEP = """
 import sys
@@ -48,6 +53,41 @@ def test_import_loads_nothing_heavy():
         print(*[name for name in heavy if name in sys.modules])
     """
     assert run(code)[0] == ""
+
+
+@pytest.mark.parametrize("name", ["tinybn", "tinybn.graph", "tinybn.nn"])
+def test_a_part_loaded_when_first_used_is_what_editors_see(name):
+    package = importlib.import_module(name)
+    with open(package.__file__, encoding="utf-8") as file:
+        (checked,) = (node for node in ast.parse(file.read()).body if isinstance(node, ast.If))
+    seen = {
+        alias.name: statement.module or alias.name
+        for statement in checked.body
+        for alias in statement.names
+    }
+    assert seen == package._HOMES and set(seen) <= set(package.__all__) <= set(dir(package))
+    for part, home in seen.items():
+        module = importlib.import_module(f"{name}.{home}")
+        assert getattr(package, part) is (module if part == home else getattr(module, part))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        package.nothing  # noqa: B018
+
+
+def test_a_saved_graph_runs_without_nn_and_without_what_made_it(tmp_path):
+    graph = tb.graph.RuntimeGraph(device="cpu")
+    graph.add(tb.graph.LinearRuntimeOp(3, 2, activation="relu"), "x", name="only")
+    graph.load_state_dict({"only.weight": np.ones((2, 3)), "only.bias": np.zeros(2)})
+    graph.save(tmp_path / "graph.safetensors")
+    code = """
+        import sys
+        import tinybn as tb
+        graph = tb.graph.load(sys.argv[1], device="cpu")
+        print(graph.forward(tb.ones(1, 3, device="cpu")).numpy().tolist())
+        parts = "nn graph.compiling graph.trace graph.fold graph.lower"
+        print(*[part for part in parts.split() if f"tinybn.{part}" in sys.modules])
+    """
+    result, loaded, *_ = run(code, str(tmp_path / "graph.safetensors"))
+    assert result == "[[3.0, 3.0]]" and loaded == ""
 
 
 def test_a_training_step_on_the_cpu_needs_neither_torch_nor_triton_nor_cupy():

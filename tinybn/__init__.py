@@ -12,11 +12,10 @@ to them; Triton kernels run on their memory.
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import _openblas  # noqa: F401 - first, since NumPy reads what it sets
+from ._lazy import lazily
 from .errors import TinyBNError
 
 # The function ``tensor`` takes the subpackage's name here: ``from tinybn.tensor.tape import Op``
@@ -110,29 +109,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("data", "graph", "kernels", "nn", "testing")  # loaded when first used
-_HOME = {
+_HOMES = {
+    "data": "data",
     "get_float32_matmul_precision": "kernels",
+    "graph": "graph",
     "interpret": "kernels",
+    "kernels": "kernels",
     "load": "nn",
+    "nn": "nn",
     "save": "nn",
     "set_float32_matmul_precision": "kernels",
-}  # names that a submodule lends
-
-
-def __getattr__(name: str) -> Any:
-    """Load a part of the package at its first use, so that ``import tinybn`` stays quick."""
-    if name in _SUBMODULES:
-        module: ModuleType = importlib.import_module(f".{name}", __name__)
-        return module
-    if name in _HOME:
-        return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_SUBMODULES, *_HOME})
-
+    "testing": "testing",
+}  # loaded when first used
+__getattr__, __dir__ = lazily(__name__, _HOMES)
 
 __all__ = [
     "add", "arange", "as_tensor", "bfloat16", "bool_", "cat", "chunk", "clip", "concatenate",

@@ -13,17 +13,18 @@ from ..kernels.arrays import Array
 from ..kernels.engines import engine_of
 from ..kernels.launch import observe
 from ..tensor import Device, Tensor, default_device, float32, zeros
+from ..tensor.archive import NAMES
 from ..tensor.device import as_device, use
 from ..tensor.dtypes import as_dtype, is_float
 from ..tensor.state import IncompatibleKeys
 from ..tensor.state import load as load_state
 from ..tensor.tape import run_backward
-from . import file
 from .capture import capture
 from .node import GraphNode, Wanted, check_name, checked, ordered
 from .plan import Plan, Run
 from .profile import Profile, profile
 from .runtime_op import RuntimeOp
+from .saving import save
 from .show import draw, table
 
 MOST_PLANS = 16  # each has memory of its own; the oldest goes
@@ -185,7 +186,11 @@ class RuntimeGraph:
             ArgumentError: for a RuntimeOp, or an argument of one, that is not tinybn's; for a
                 folder that cannot be written; and as :attr:`nodes`.
         """
-        file.save(self, path)
+        wanted = {n: [kind.shape, NAMES[kind.dtype]] for n, kind in self.wanted.items()}
+        save(
+            path, self.nodes, inputs=self.inputs, outputs=self.outputs, several=self.several,
+            train=self.train, dtype=NAMES[self.dtype], notes=self.notes, wanted=wanted,
+        )  # fmt: skip
 
     # Parameters
 
@@ -421,20 +426,3 @@ class RuntimeGraph:
         arrays = {name: tensor.data for name, tensor in zip(self.inputs, inputs)}
         with use(self.device):
             return profile(plan, arrays, repeats)
-
-
-def load(path: str | os.PathLike, device: str | Device | None = None) -> RuntimeGraph:
-    """Read a graph that :meth:`RuntimeGraph.save` wrote.
-
-    It gives the results, to the bit, of the one that was saved, and trains if that did. Nothing
-    in the file is executed.
-
-    Args:
-        device: of the parameters; the default device where None.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        DataError: for a file that is damaged, of a newer tinybn, or without a graph.
-        StateError: for tensors that are missing, of no node, or of another shape.
-    """
-    return file.load(RuntimeGraph, path, device)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -43,7 +42,7 @@ def write(
         content = save(dict(arrays), dict(metadata))
     except (ValueError, SafetensorError) as error:  # half a surrogate
         raise ArgumentError(f"{path} cannot hold this: {error}") from error
-    _write(Path(os.path.realpath(path)), content)  # through a link
+    _write(os.path.realpath(path), content)  # through a link
 
 
 def read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -56,7 +55,8 @@ def read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, str]
     """
     from safetensors import SafetensorError, deserialize
 
-    raw = Path(path).read_bytes()
+    with open(path, "rb") as file:  # not Path's method: importing that takes longer
+        raw = file.read()
     try:
         entries = deserialize(raw)
         length = int.from_bytes(raw[:8], "little")
@@ -79,20 +79,21 @@ def read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, str]
 
 def check_writable(path: str | os.PathLike) -> None:
     """Raise ArgumentError unless a file can be written at ``path``; writes nothing."""
-    target = Path(path)
-    folder = Path(os.path.realpath(path)).parent
-    if not folder.is_dir():
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
         raise ArgumentError(f"{path} cannot be written: there is no folder {folder}")
-    if target.exists() and not target.is_file():  # renaming would replace a device or a pipe
-        kind = "folder" if target.is_dir() else "device"
+    if os.path.exists(path) and not os.path.isfile(
+        path
+    ):  # renaming would replace a device or a pipe
+        kind = "folder" if os.path.isdir(path) else "device"
         raise ArgumentError(f"{path} cannot be written: it is a {kind}; wanted a file's name")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ArgumentError(f"{path} cannot be written: the folder {folder} is read-only")
 
 
-def _write(target: Path, content: bytes) -> None:
+def _write(target: str, content: bytes) -> None:
     # Not one of tempfile's, whose mode lets nobody else read; "x" takes no file that is there.
-    temporary = target.with_name(f".tinybn-{os.urandom(8).hex()}")
+    temporary = os.path.join(os.path.dirname(target), f".tinybn-{os.urandom(8).hex()}")
     file = open(temporary, "xb")
     try:
         with file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from .checks import check_array, check_float, check_same_place
 INTEGERS = (np.dtype("int32"), np.dtype("int64"))
 
 
-@dataclass(frozen=True)
-class CrossEntropyRows:
+class CrossEntropyRows(NamedTuple):
     """What the forward pass found for each of N rows.
 
     Attributes:

@@ -13,7 +13,7 @@ lie across the zeros: their results are dropped, and their gradients are 0.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from .matmul import dense
 Array = np.ndarray
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """The windows on images of ``size`` that give results of size ``output``."""
 
     windows: Windows
