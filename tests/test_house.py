@@ -16,8 +16,10 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "tinybn"
 
 # Each may import what stands before it. graph knows no nn, and kernels no Tensor.
-FLOORS = ["errors", "arguments", "_openblas", "_lazy", "kernels", "tensor", "testing", "graph", "data", "nn",
-          "cli"]  # fmt: skip
+FLOORS = [
+    "errors", "arguments", "_openblas", "_lazy", "kernels", "tensor", "testing", "graph", "data",
+    "nn", "cli",
+]  # fmt: skip
 
 
 class Import(NamedTuple):

@@ -85,13 +85,14 @@ def test_compiling_leaves_nothing_to_go_back_from():
     "function",
     [
         lambda q: q[:, 1:] * 2,
+        lambda q: q.reshape(-1, 20)[:, :1].squeeze(1).reshape(-1, 1, 1) * q,
         lambda q: q[:, [2, 0]],
         lambda q: q @ q.transpose(1, 2),
         lambda q: nn.functional.softmax(q @ q.swapaxes(-1, -2), 2) @ q,
         lambda q: q.cumsum(axis=1) % 3,
         lambda q: nn.functional.adaptive_avg_pool2d(q.unsqueeze(1), (2, 3)),
     ],
-    ids=["slice", "gather", "transposed", "attention", "cumsum", "adaptive"],
+    ids=["slice", "number", "gather", "transposed", "attention", "cumsum", "adaptive"],
 )  # fmt: skip
 @pytest.mark.parametrize("train", [False, True])
 def test_what_treats_samples_alike_runs_in_a_graph(tmp_path, function, train):

@@ -75,7 +75,7 @@ OPS = {  # by name an op and the shapes of its inputs
     "average pool": (G.AvgPool2dRuntimeOp((3, 2), 2, 1, divisor_override=5), [(2, 2, 5, 6)]),
     **{name: (G.ActivationRuntimeOp(name), [(2, 4)]) for name in ACTIVATIONS},
     "flatten": (G.FlattenRuntimeOp(), [(2, 2, 3)]),
-    "reshape": (G.FlattenRuntimeOp(3, -1), [(2, 2, 3)]),
+    "reshape": (G.FlattenRuntimeOp((3, -1)), [(2, 2, 3)]),
     "power": (G.TapeRuntimeOp(elementwise.Pow, (0, Constant(2.5))), [(2, 4)]),
     "half": (G.TapeRuntimeOp(elementwise.Mul, (Constant(np.float32(0.1)), 0)), [(2, 4)]),
     "scale": (

@@ -162,7 +162,7 @@ def test_graphs_that_cannot_run(name):
 
 
 OPS = {  # an op, and inputs that it does not take
-    "flatten": (FlattenRuntimeOp(5, -1), [t(2, 4)]),
+    "flatten": (FlattenRuntimeOp((5, -1)), [t(2, 4)]),
     "flat numbers": (FlattenRuntimeOp(), [t()]),
     "sum": (AddRuntimeOp(), [t(2, 4), t(3, 4)]),
     "mean": (MeanRuntimeOp((2, 3)), [t(2, 4)]),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
+from ..arguments import integer, number, switch
 from ..errors import ShapeError
 from ..kernels.arrays import Array, accumulation_dtype, namespace
 from ..tensor.tape import Node, Op
@@ -117,8 +118,12 @@ class BatchNormStatsRuntimeOp(RuntimeOp):
     has_backward = False
 
     def __init__(self, features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        slots = {n: Slot((int(features),), False) for n in ("running_mean", "running_var")}
-        super().__init__(slots, (0,), eps=eps, momentum=momentum)
+        channel = (integer("features", features, 1),)
+        slots = {n: Slot(channel, False) for n in ("running_mean", "running_var")}
+        super().__init__(
+            slots, (0,), eps=number("eps", eps, least=0),
+            momentum=number("momentum", momentum, least=0, most=1),
+        )  # fmt: skip
 
     def keywords(self, inputs: Sequence[Array], parameters: Mapping[str, Array]) -> dict[str, Any]:
         return self.options | dict(parameters)
@@ -144,9 +149,10 @@ class BatchNormNormalizeRuntimeOp(RuntimeOp):
     takes_out = True
 
     def __init__(self, features: int, affine: bool = True) -> None:
-        names = ("weight", "bias") if affine else ()
+        channel = (integer("features", features, 1),)
+        names = ("weight", "bias") if switch("affine", affine) else ()
         columns = names or (None, None)
-        super().__init__({n: Slot((int(features),)) for n in names}, (0, 1, *columns))
+        super().__init__({n: Slot(channel) for n in names}, (0, 1, *columns))
 
 
 class BatchNorm2dNchwInferenceRuntimeOp(RuntimeOp):
@@ -165,7 +171,7 @@ class BatchNorm2dNchwInferenceRuntimeOp(RuntimeOp):
     takes_out = True
 
     def __init__(self, features: int, eps: float = 1e-5) -> None:
-        channel = (int(features),)
+        channel = (integer("features", features, 1),)
         slots = {"weight": Slot(channel), "bias": Slot(channel)}
         slots |= {n: Slot(channel, False) for n in ("running_mean", "running_var")}
-        super().__init__(slots, (0, *slots), eps=eps)
+        super().__init__(slots, (0, *slots), eps=number("eps", eps, least=0))

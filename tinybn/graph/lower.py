@@ -160,7 +160,7 @@ def _reshape(call: Call) -> Lowered:
         raise GraphError(
             f"a reshape of {before} to {after} changes the first axis; wanted the batch as it is"
         )
-    return FlattenRuntimeOp(*after[1:]), {}
+    return FlattenRuntimeOp(after[1:]), {}
 
 
 def _batch_norm_frozen(call: Call) -> Lowered:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
+from ..arguments import integer, integers, number, switch
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..kernels.arrays import Array
 from ..kernels.functional.checks import check_activation
@@ -75,6 +76,7 @@ class _Product(RuntimeOp):
         **options: Any,
     ) -> None:  # fmt: skip
         check_activation(activation)
+        bias, residual = switch("bias", bias), switch("residual", residual)
         slots = {"weight": Slot(weight)} | ({"bias": Slot(weight[:1])} if bias else {})
         operands: list[Operand] = [0, "weight", "bias" if bias else None]
         if activation is not None or residual:
@@ -105,7 +107,8 @@ class LinearRuntimeOp(_Product):
         self, in_features: int, out_features: int, bias: bool = True, *,
         activation: str | None = None, residual: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__((out_features, in_features), bias, activation, residual)
+        sizes = integer("out_features", out_features, 1), integer("in_features", in_features, 1)
+        super().__init__(sizes, bias, activation, residual)
 
 
 class Conv2dRuntimeOp(_Product):
@@ -128,7 +131,10 @@ class Conv2dRuntimeOp(_Product):
         stride: Size = 1, padding: Size | str = 0, dilation: Size = 1, groups: int = 1,
         bias: bool = True, *, activation: str | None = None, residual: bool = False,
     ) -> None:  # fmt: skip
-        if groups < 1 or in_channels % groups or out_channels % groups:
+        in_channels = integer("in_channels", in_channels, 1)
+        out_channels = integer("out_channels", out_channels, 1)
+        groups = integer("groups", groups, 1)
+        if in_channels % groups or out_channels % groups:
             raise ArgumentError(
                 f"{in_channels} channels to {out_channels} in {groups} groups; wanted both to be "
                 "multiples of the groups"
@@ -214,17 +220,17 @@ class ActivationRuntimeOp(RuntimeOp):
 
 
 class FlattenRuntimeOp(RuntimeOp):
-    """[N, …] to [N, *shape]: images to rows, with −1 for the shape.
+    """[N, …] to [N, *shape]: images to rows, unless ``shape`` says otherwise.
 
     Args:
-        shape: of one sample of the result; one size may be −1.
+        shape: of one sample of the result, () for a number; one size may be −1.
     """
 
     op = shape.Reshape
 
-    def __init__(self, *shape: int) -> None:
+    def __init__(self, shape: Sequence[int] = (-1,)) -> None:
         super().__init__()
-        self.shape = shape or (-1,)
+        self.shape = integers("shape", shape, -1)
 
     def keywords(self, inputs: Sequence[Array], parameters: Mapping[str, Array]) -> dict[str, Any]:
         (x,) = inputs
@@ -326,7 +332,10 @@ class BatchNormRuntimeOp(RuntimeOp):
     ) -> None:  # fmt: skip
         check_activation(activation)
         self.op = BatchNormTraining if training else BatchNormFrozen  # type: ignore[misc]
-        channel = (int(features),)
+        channel = (integer("features", features, 1),)
+        eps = number("eps", eps, least=0)
+        if momentum is not None:
+            momentum = number("momentum", momentum, least=0, most=1)
         slots = {name: Slot(channel) for name in (("weight", "bias") if affine else ())}
         columns: list[Operand] = list(slots) or [None, None]
         if tracked:
