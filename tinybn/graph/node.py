@@ -25,6 +25,11 @@ class GraphNode:
         """Whether one of its parameters wants a gradient."""
         return any(p.requires_grad for p in self.parameters.values())
 
+    @property
+    def frozen(self) -> list[str]:
+        """The slots whose parameters want no gradient."""
+        return [slot for slot, p in self.parameters.items() if not p.requires_grad]
+
     def arrays(self) -> dict[str, Array]:
         """The parameters' arrays."""
         return {name: tensor.data for name, tensor in self.parameters.items()}

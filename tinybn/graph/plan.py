@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError, TinyBNError
+from ..errors import ShapeError, TapeError, TinyBNError
 from ..kernels.arrays import Array, namespace
 from ..kernels.launch.observe import Launch
 from ..tensor import Tensor
-from ..tensor.tape import Node, shares_memory
+from ..tensor.tape import Node, Version, shares_memory
 from .memory import Lifetime, place, rounded
 from .node import GraphNode
 from .replay import Replay
@@ -29,7 +29,6 @@ class Step:
         out: memory for the result, or None where the operation finds its own.
         launches, backward_launches: what it launches.
         bytes: of its inputs, parameters and result.
-        keeps: the graph's inputs whose memory its backward reads.
     """
 
     node: GraphNode
@@ -39,7 +38,6 @@ class Step:
     launches: list[Launch]
     backward_launches: list[Launch]
     bytes: int
-    keeps: tuple[str, ...]
 
 
 @dataclass
@@ -50,11 +48,26 @@ class Run:
         roots: for each output where backward begins, and its array.
         recorded: whether a CUDA graph writes the same memory anew at each replay.
         backward: of such a run, a captured step, once there is one.
+        versions: of what backward reads, by name, and how often it had been written in place.
     """
 
     roots: list[tuple[Node | None, Array]]
     recorded: bool
     backward: Any = None
+    versions: list[tuple[str, Version, int]] = field(default_factory=list)
+
+    def note(self, kept: Mapping[str, Tensor]) -> None:
+        """Note the versions of what backward reads, after each forward."""
+        self.versions = [(name, t._version, t._version.value) for name, t in kept.items()]
+
+    def check(self) -> None:
+        """Raise TapeError where what backward reads was written in place since."""
+        for name, version, value in self.versions:
+            if version.value != value:
+                raise TapeError(
+                    f"backward needs {name} as forward had it, but it was written in place since; "
+                    "write into a copy instead"
+                )
 
 
 class Plan:
@@ -72,12 +85,13 @@ class Plan:
     ) -> None:  # fmt: skip
         self._runs = 0
         self._replay: Replay | None = None
+        self._dtypes = [(t, t.dtype) for node in nodes for t in node.parameters.values()]
+        self._parameters: dict[str, Tensor] = {}  # that backward reads
         results: dict[str, Array] = dict(inputs)
         wanted = dict(wants)
         owner: dict[str, str] = {name: name for name in inputs}
         made: dict[str, int] = {}
         reads: dict[str, int] = {}
-        keeps: dict[str, set[str]] = {}
         dry = {}
         last = 2 * len(nodes)
         for i, node in enumerate(nodes):
@@ -94,13 +108,16 @@ class Plan:
             made[node.name] = i
             for name in node.inputs:
                 reads[owner[name]] = max(reads.get(owner[name], 0), i)
+            for slot, tensor in node.parameters.items():
+                if any(shares_memory(array, tensor.data) for array in run.saved):
+                    self._parameters[f"{node.name}.{slot}"] = tensor
             # Backward comes in the reverse order, after the last step of forward.
             for array in run.saved:
                 for name in (*node.inputs, node.name):
                     if shares_memory(array, results[name]):
-                        if owner[name] in inputs:
-                            keeps.setdefault(node.name, set()).add(owner[name])
                         reads[owner[name]] = max(reads.get(owner[name], 0), last - i)
+        kept = {name for name, read in reads.items() if read >= len(nodes)}
+        self._kept = [(i, n) for i, n in enumerate((*inputs, *outputs)) if owner[n] in kept]
         for name in outputs:
             reads[owner[name]] = last + 1
         # An output is the caller's, and lies in memory of its own.
@@ -127,10 +144,21 @@ class Plan:
                     *(results[n] for n in node.inputs), *node.arrays().values(),
                     results[node.name],
                 ]),
-                tuple(keeps.get(node.name, ())),
             )
             for node in nodes
         ]  # fmt: skip
+
+    def is_good(self) -> bool:
+        """Whether the parameters still have the dtypes for which memory was planned."""
+        for tensor, dtype in self._dtypes:
+            if tensor.dtype != dtype:
+                return False
+        return True
+
+    def kept(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Those of the graph's inputs, outputs and parameters that backward reads, by name."""
+        given = (*inputs, *outputs)
+        return {name: given[i] for i, name in self._kept} | self._parameters
 
     def replay(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
         """The outputs on the CPU engine: by :meth:`run`, from the second call on by a replay."""
@@ -149,7 +177,6 @@ class Plan:
         inputs: Mapping[str, Array],
         sources: Mapping[str, Any] | None = None,
         copies: bool = False,
-        watched: Mapping[str, Tensor] | None = None,
     ) -> tuple[dict[str, Array], dict[str, Node]]:
         """Run all steps.
 
@@ -158,8 +185,6 @@ class Plan:
             sources: for backward, what each input's gradient goes to (a node of the tape, a
                 leaf, or None); without it nothing is kept for backward.
             copies: whether each result gets memory of its own.
-            watched: the inputs as Tensors, where backward is to refuse those, and parameters,
-                that were written in place since.
 
         Returns:
             Every node's result, and with ``sources`` its node on the tape.
@@ -179,10 +204,6 @@ class Plan:
                     _source(node, of, made) if need else None
                     for of, need in zip(node.op.operands, ctx.needs)
                 )
-                if watched is not None:
-                    ctx.watch(
-                        list(node.parameters.values()), [watched[name] for name in step.keeps]
-                    )
                 made[node.name] = ctx if True in ctx.needs and node.op.has_backward else None
         return results, made
 
@@ -191,7 +212,7 @@ def _dry_run(node: GraphNode, inputs: Sequence[Array], needs: Sequence[bool] | N
     """The node's dry run; what it refuses names it."""
     named = f"node {node.name} ({node.op.name})"
     try:
-        return node.op.dry_run(inputs, node.arrays(), needs)
+        return node.op.dry_run(inputs, node.arrays(), needs, node.frozen)
     except TinyBNError as error:
         raise type(error)(f"{named}: {error}") from error
     except (ValueError, TypeError, IndexError) as error:  # the array library's own
@@ -202,12 +223,7 @@ def _dry_run(node: GraphNode, inputs: Sequence[Array], needs: Sequence[bool] | N
 def _context(node: GraphNode, made: Mapping[str, Any], recorded: bool) -> Node:
     if not recorded:
         return node.op.context()
-    ctx = node.op.context([made[name] is not None for name in node.inputs])
-    ctx.needs = tuple(
-        need and (not isinstance(of, str) or node.parameters[of].requires_grad)
-        for of, need in zip(node.op.operands, ctx.needs)
-    )
-    return ctx
+    return node.op.context([made[name] is not None for name in node.inputs], node.frozen)
 
 
 def _source(node: GraphNode, of: Operand, made: Mapping[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,10 @@ from .saving import save
 from .show import draw, table
 
 MOST_PLANS = 16  # each has memory of its own; the oldest goes
+STATE = (
+    "inputs", "train", "device", "dtype", "wanted", "notes", "several",
+    "_nodes", "_new", "_outputs",
+)  # fmt: skip
 
 
 class RuntimeGraph:
@@ -87,6 +92,15 @@ class RuntimeGraph:
         self._learns: list[bool] = []
         self._order: list[GraphNode] | None = None
         self._replayed = capture(self._run, self.device)
+        self._lock = threading.RLock()  # of the memory that plans and replays write
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: plans lie in memory of their own, and are made anew."""
+        return {name: vars(self)[name] for name in STATE}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._changed()
 
     # Building
 
@@ -233,7 +247,8 @@ class RuntimeGraph:
 
         Returns:
             A Tensor, or a tuple of several outputs, without history. On a GPU it is the CUDA
-            graph's own memory, which the next call writes anew.
+            graph's own memory, which the next call writes anew. Threads that call one graph take
+            turns; a forward and its backward belong in one thread.
 
         Raises:
             ArgumentError: for another number of inputs, and as :attr:`nodes`.
@@ -242,17 +257,22 @@ class RuntimeGraph:
             StateError: for parameters that were given no values. Nothing is changed then.
         """
         self._check_inputs(inputs)
-        plan = self._plan(inputs)  # raises before anything is recorded or changed
-        self._check_values()
-        wanted = any(tensor.requires_grad for tensor in inputs)
-        if self.device.type == "cuda" and not wanted:
-            found = self._replayed(*inputs)
-        else:
-            found = self._run(*inputs, plan=plan)
-        # A replay runs no Python: its output tells which recording it is.
-        self._last = plan
-        self._pending = self._recorded.get(id(found[0].data), self._made) if self.train else None
-        self._made = None  # its memory goes with the backward
+        with self._lock:
+            plan = self._plan(inputs)  # raises before anything is recorded or changed
+            self._check_values()
+            self._pending = None  # what an earlier backward needs may be written over
+            wanted = any(tensor.requires_grad for tensor in inputs)
+            if self.device.type == "cuda" and not wanted:
+                found = self._replayed(*inputs)
+            else:
+                found = self._run(*inputs, plan=plan)
+            self._last = plan
+            if self.train:
+                # A replay runs no Python: its output tells which recording it is.
+                self._pending = self._recorded.get(id(found[0].data), self._made)
+                self._made = None  # its memory goes with the backward
+                if self._pending is not None:
+                    self._pending.note(plan.kept(inputs, found))
         return found if self.several else found[0]
 
     def results(self, *inputs: Tensor) -> dict[str, Array]:
@@ -264,8 +284,9 @@ class RuntimeGraph:
             as :meth:`forward`.
         """
         self._check_inputs(inputs)
-        plan = self._plan(inputs)
-        self._check_values()
+        with self._lock:
+            plan = self._plan(inputs)
+            self._check_values()
         arrays = {name: tensor.data for name, tensor in zip(self.inputs, inputs)}
         with use(self.device):
             return plan.run(arrays, copies=True)[0]
@@ -299,7 +320,7 @@ class RuntimeGraph:
         self._new = {}
 
     def _plan(self, inputs: tuple[Tensor, ...]) -> Plan:
-        learns = [parameter.requires_grad for parameter in self._learned]
+        learns = [p.requires_grad for p in self._learned] if self.train else []
         if learns != self._learns:  # what is kept for backward, and what a recording does, is other
             self._plans, self._recorded, self._learns = {}, {}, learns
             self._replayed = capture(self._run, self.device)
@@ -309,7 +330,8 @@ class RuntimeGraph:
             engine_of(arrays[0]), wants, *((a.shape, a.dtype, a.strides) for a in arrays),
         )  # fmt: skip
         plan = self._plans.get(key)
-        if plan is None:
+        if plan is None or not plan.is_good():
+            self._plans.pop(key, None)
             if len(self._plans) == MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
             plan = self._plans[key] = self._new_plan(inputs)
@@ -339,11 +361,8 @@ class RuntimeGraph:
             for node in self._nodes.values():
                 for tensor in node.parameters.values():
                     recorded.unchanged(tensor, "data")
-        watched = None
-        if self.train and recorded is None:  # a replay's backward runs no Python
-            watched = dict(zip(self.inputs, inputs))
         with use(self.device):
-            results, made = plan.run(arrays, sources, watched=watched)
+            results, made = plan.run(arrays, sources)
         roots = [(made.get(name), results[name]) for name in self.outputs]
         self._made = Run(roots, recording.capturing())
         if self._made.recorded:
@@ -362,7 +381,8 @@ class RuntimeGraph:
             OrderError: without a forward before it, or a second time after one.
             ArgumentError: for a graph that does not train, or with several outputs.
             TapeError, ShapeError, DTypeError, DeviceError: for a gradient that is missing or does
-                not fit.
+                not fit; TapeError where a parameter, input or output that it reads was written in
+                place since.
         """
         if not self.train:
             raise ArgumentError("the graph does not train; wanted RuntimeGraph(…, train=True)")
@@ -375,6 +395,7 @@ class RuntimeGraph:
         if root is None:
             raise ArgumentError("nothing wants a gradient; wanted a parameter or input that does")
         dy = Tensor.wrap(result)._upstream(gradient)
+        run.check()
         self._pending = None
         replayed = run.recorded and recording.current() is None
         if not replayed or any(p.grad is not None for p in self.parameters()):

@@ -8,7 +8,7 @@ found by a dry run: the operation on uninitialised arrays, with its launches hel
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -133,16 +133,18 @@ class RuntimeOp:
             return self.op.forward(ctx, *operands, out=out, **keywords)
         return self.op.forward(ctx, *operands, **keywords)
 
-    def context(self, wanted: Sequence[bool] | None = None) -> Node:
+    def context(self, wanted: Sequence[bool] | None = None, frozen: Container[str] = ()) -> Node:
         """A Node in which :meth:`forward` keeps what backward needs.
 
         Args:
             wanted: which inputs want a gradient; None for no backward.
+            frozen: the learned slots that want none now.
         """
         if wanted is None or not self.has_backward:
             return Node(self.op, (False,) * len(self.operands))
         return Node(self.op, tuple(
-            wanted[of] if isinstance(of, int) else isinstance(of, str) and self.slots[of].learned
+            wanted[of] if isinstance(of, int)
+            else isinstance(of, str) and self.slots[of].learned and of not in frozen
             for of in self.operands
         ))  # fmt: skip
 
@@ -151,6 +153,7 @@ class RuntimeOp:
         inputs: Sequence[Array],
         parameters: Mapping[str, Array],
         backward: Sequence[bool] | None = None,
+        frozen: Container[str] = (),
     ) -> DryRun:
         """Find the result's shape, dtype and layout, and the launches; nothing is computed.
 
@@ -158,11 +161,12 @@ class RuntimeOp:
             inputs: arrays of the inputs' shapes, dtypes and layouts.
             parameters: an array for each slot.
             backward: which inputs want a gradient; None for no backward.
+            frozen: as of :meth:`context`.
 
         Raises:
             TinyBNError: for inputs or parameters that do not fit, as the operation says it.
         """
-        ctx = self.context(backward)
+        ctx = self.context(backward, frozen)
         seen, back = Observer(dry=True), Observer(dry=True)
         with np.errstate(all="ignore"):
             with under(seen):
@@ -170,8 +174,9 @@ class RuntimeOp:
             view = self.op.view and shares_memory(result, inputs[0])
             if not (seen.launches or view):
                 seen.launches.append(self._library_call(result, inputs))
-            saved = _arrays(ctx.saved)
+            saved = []
             if True in ctx.needs:
+                saved = _arrays(ctx.saved)
                 with under(back):
                     gradient = namespace(result).empty_like(result)
                     gradients = self.op.backward(ctx, gradient)

@@ -124,12 +124,13 @@ class Node:
                 )
         return self._saved
 
-    def watch(self, tensors: Sequence[Tensor], needed: Sequence[Tensor] = ()) -> None:
-        """Remember the versions of ``needed``, and of those tensors whose arrays were saved."""
+    def _watch(self, tensors: Sequence[Tensor]) -> None:
+        """Remember the versions of those tensors whose arrays were saved."""
         if self._saved:
             saved = set(map(id, self._saved))
-            found = [t for t in tensors if id(t._data) in saved]
-            self._versions = [(t._version, t._version.value) for t in (*found, *needed)]
+            self._versions = [
+                (t._version, t._version.value) for t in tensors if id(t._data) in saved
+            ]
 
     def _free(self) -> None:
         self.parents = self._saved = self._versions = ()
@@ -205,7 +206,7 @@ def _record(node: Node, inputs: tuple[Any, ...], tensors: list[Tensor], result: 
          for v, need in zip(inputs, node.needs)]
     )  # fmt: skip
     node.shape, node.dtype = result._data.shape, result._data.dtype
-    node.watch([*tensors, result])
+    node._watch([*tensors, result])
     result._node = node
     result._requires_grad = True
 
