@@ -121,6 +121,22 @@ def test_each_op_gives_the_same_bits(name, dtype, device, tmp_path):
     assert bits(*other.state_dict().values()) == bits(*graph.state_dict().values())
 
 
+CONSTANTS = [
+    True, 2**70, -0.0, float("inf"), float("nan"), "edge", None, (1, (2.5, None)),
+    *(dtype.type(0.1) for dtype in DTYPES), np.int32(-1), np.int64(2**62), np.bool_(True),
+    tb.bfloat16,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", CONSTANTS, ids=repr)
+def test_a_constant_keeps_its_type_and_value(value):
+    op = G.TapeRuntimeOp(elementwise.Mul, (0, Constant(value)), option=value)
+    text = json.loads(json.dumps(op_json.as_json(op, "node")))
+    other = op_json.from_json(text["op"], text["arguments"], "node")
+    for found in (other.operands[1].value, other.options["option"]):
+        assert type(found) is type(value) and repr(found) == repr(value)
+
+
 def test_a_loss_with_weights_of_its_classes(tmp_path):
     graph = G.RuntimeGraph("x", "target", train=True, device="cpu")
     graph.add(G.CrossEntropyRuntimeOp(4, reduction="sum", label_smoothing=0.1), "x", "target")
