@@ -126,10 +126,11 @@ def test_groups_in_several_launches(engine, x, weight, channels_last, monkeypatc
 @pytest.mark.parametrize("x", [case("BN-46", CHANNELS, F((1, 2, 2, 9), 7, 3, 16, 4, -1.5))])
 def test_wide_tiles_where_columns_are_many(engine, x, monkeypatch):
     if engine is not CPU:
-        from tinybn.kernels import common, pool
+        from tinybn.kernels import common
+        from tinybn.kernels.pool import objects
 
         monkeypatch.setattr(common, "MOST_ALONG_AXIS", 2)
-        monkeypatch.setattr(pool, "MOST_COLUMNS", 2)
+        monkeypatch.setattr(objects, "MOST_COLUMNS", 2)
     t = tb.Tensor(x, requires_grad=True)
     y = nn.functional.max_pool2d(t, 2, 1)
     y.backward(tb.ones_like(y))

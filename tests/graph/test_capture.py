@@ -15,10 +15,10 @@ import pytest
 import tinybn as tb
 from tinybn import nn
 from tinybn.errors import ArgumentError, CaptureError
-from tinybn.kernels.feed import SLOTS
+from tinybn.kernels.feed.ring import SLOTS
 
 capture_file = importlib.import_module("tinybn.graph.capture")
-optimizer_tables = importlib.import_module("tinybn.kernels.optimizers")._tables
+optimizer_tables = importlib.import_module("tinybn.kernels.optimizers.objects")._tables
 STEPS = 7  # two rehearsals, the recording and replays
 BATCH, CLASSES = 33, 10
 

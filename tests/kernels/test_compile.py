@@ -11,9 +11,9 @@ from tinybn import kernels
 from tinybn.errors import ArgumentError
 from tinybn.kernels.arrays import BFLOAT16
 from tinybn.kernels.conv.objects import Conv2dForward
-from tinybn.kernels.engines import KERNELS, kernel_class
-from tinybn.kernels.feed import SLOTS
-from tinybn.kernels.fetch import RECEIVER, WORDS, Fetch
+from tinybn.kernels.engines import OBJECTS, kernel_class
+from tinybn.kernels.feed.objects import RECEIVER, WORDS, Fetch
+from tinybn.kernels.feed.ring import SLOTS
 from tinybn.kernels.launch import Options
 from tinybn.kernels.windows import Windows
 
@@ -23,7 +23,7 @@ DTYPES = (np.float32, BFLOAT16, np.float16, np.float64)
 
 # Shapes that choose other code: each family of plan.py; classes in several blocks.
 SHAPES = {
-    "batch_norm.objects": [
+    "batch_norm": [
         (64, 256, 7, 7),
         (512, 1024),
         (2, 1),
@@ -34,14 +34,14 @@ SHAPES = {
         (64, 2, 112, 112),
     ],
     "cross_entropy": [(64, 10), (3, 2500)],
-    "conv.objects": [(8, 16, 14, 14), (128, 32, 14, 14), (128, 1, 28, 28)],
+    "conv": [(8, 16, 14, 14), (128, 32, 14, 14), (128, 1, 28, 28)],
 }
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", OBJECTS)
 def test_compiles_without_spills(name, target):
-    shapes = SHAPES.get(KERNELS[name][0], [None])
+    shapes = SHAPES.get(OBJECTS[name], [None])
     for dtype, shape in [*((d, shapes[0]) for d in DTYPES), *((np.float32, s) for s in shapes[1:])]:
         binary = kernel_class(name)().compile(target, dtype, shape)
         assert binary.spills == 0, (name, target, dtype, shape, binary.spills)
@@ -56,7 +56,7 @@ def test_compiles_without_spills(name, target):
     [(False, None), (True, None), (False, "relu"), (True, "relu"), (True, "silu")],
     ids=str,
 )
-@pytest.mark.parametrize("name", ["matmul", "conv2d_forward"])
+@pytest.mark.parametrize("name", ["Matmul", "Conv2dForward"])
 def test_each_end_of_a_product_compiles_without_spills(name, finish):
     """The examples above have an addend and GELU, the longest."""
     adds, activation = finish

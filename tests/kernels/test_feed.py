@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 
 from tinybn.kernels import gpu, interpret
-from tinybn.kernels.feed import CHUNK, HALF, SLOTS, Feed
+from tinybn.kernels.feed.ring import CHUNK, HALF, SLOTS, Feed
 from tinybn.kernels.recording import WORDS
 
 

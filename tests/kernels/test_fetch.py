@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.engines import kernel_engines
-from tinybn.kernels.feed import COLUMNS, SLOTS
-from tinybn.kernels.fetch import Fetch
+from tinybn.kernels.feed.objects import Fetch
+from tinybn.kernels.feed.ring import COLUMNS, SLOTS
 from tinybn.kernels.launch import pointer
 
 SIZES = st.lists(st.sampled_from([0, 1, 7, 8, 16, 31, 127, 2048, 8191, 8208]), max_size=3)

@@ -11,8 +11,9 @@ import pytest
 
 import tinybn as tb
 from tinybn import kernels, nn
-from tinybn.kernels import gpu
-from tinybn.kernels.functional import backward, batch_norm, repeat
+from tinybn.kernels import gpu, repeat
+from tinybn.kernels.batch_norm import functions as batch_norm
+from tinybn.kernels.batch_norm import gradients as backward
 
 X = np.random.default_rng(0).normal(3, 2, (6, 5, 4, 4)).astype(np.float32)
 

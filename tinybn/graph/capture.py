@@ -18,7 +18,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from ..errors import ArgumentError, CaptureError, TinyBNError
 from ..kernels import get_float32_matmul_precision, gpu, recording
 from ..kernels.arrays import Array
-from ..kernels.feed import Feed
+from ..kernels.feed.ring import Feed
 from ..kernels.recording import Recording, under
 from ..tensor import Device, Tensor, default_device, is_grad_enabled
 from ..tensor.autocast import autocast_dtype

@@ -12,7 +12,7 @@ from .. import kernels
 from ..arguments import integer, integers, number, switch
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..kernels.arrays import Array
-from ..kernels.functional.checks import check_activation
+from ..kernels.checks import check_activation
 from ..kernels.windows import Windows, windows
 from ..tensor.ops import activation, elementwise, reduce, shape, softmax, unary
 from ..tensor.ops._operands import promoted

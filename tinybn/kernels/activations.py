@@ -1,45 +1,40 @@
-"""The activations that kernels apply in passing, in NumPy."""
+"""Activations that kernels apply in passing, and their derivatives.
+
+ReLU(z) = max(z, 0); SiLU(z) = z/(1 + exp(−z)) (Elfwing et al. 2017,
+https://arxiv.org/abs/1702.03118); GELU(z) = z·Φ(z), exact, with
+Φ(z) = (1 + erf(z/√2))/2 (Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import triton
+import triton.language as tl
 
-import numpy as np
-
-from .arrays import keep
-from .special import erf
-
-Array = np.ndarray
+LARGE = tl.constexpr(1e4)  # beyond ±LARGE both curves are straight lines in every precision
 
 
-def _sigmoid(z: Array) -> Array:
-    return 1 / (1 + np.exp(-z))
+@triton.jit
+def activate(z, ACTIVATION: tl.constexpr):
+    if ACTIVATION == "relu":
+        z = tl.where(z <= 0.0, 0.0, z)  # NaN stays NaN
+    elif ACTIVATION == "silu":
+        z = tl.where(z < -LARGE, -0.0, z / (1.0 + tl.exp(-z)))  # not −∞/∞
+    elif ACTIVATION == "gelu":
+        z = tl.where(z < -LARGE, -0.0, 0.5 * z * (1.0 + tl.erf(z * 0.7071067811865476)))
+    return z
 
 
-def _gelu_slope(z: Array) -> Array:
-    density = np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
-    return (1 + erf(z / np.sqrt(2))) / 2 + z * density
-
-
-def _silu_slope(z: Array) -> Array:
-    return _sigmoid(z) * (1 + z * (1 - _sigmoid(z)))
-
-
-def _bounded(z: Array) -> Array:
-    return np.clip(z, -1e4, 1e4)  # beyond, SiLU and GELU are straight lines; ∞·0 is NaN
-
-
-# y(z), and from dy and z the gradient of z, of what is applied in passing; the formulas'
-# sources are in activate.py.
-ACTIVATIONS: dict[str | None, tuple[Callable, Callable]] = {
-    None: (lambda z: z, lambda dy, z: dy),
-    "relu": (lambda z: np.maximum(z, 0.0), lambda dy, z: keep(~(z <= 0), dy)),
-    "silu": (
-        lambda z: np.where(z < -1e4, -0.0, z * _sigmoid(z)),
-        lambda dy, z: dy * _silu_slope(_bounded(z)),
-    ),
-    "gelu": (
-        lambda z: np.where(z < -1e4, -0.0, z * (1 + erf(z / np.sqrt(2))) / 2),
-        lambda dy, z: dy * _gelu_slope(_bounded(z)),
-    ),
-}
+@triton.jit
+def activation_backward(dy, z, ACTIVATION: tl.constexpr):
+    """dy·dy/dz; 0 where ReLU has no slope, whatever dy is."""
+    if ACTIVATION == "relu":
+        g = tl.where(z <= 0.0, 0.0, dy)
+    else:
+        z = tl.where(z > LARGE, LARGE, tl.where(z < -LARGE, -LARGE, z))  # ∞·0 is no slope
+        if ACTIVATION == "silu":
+            sigmoid = 1.0 / (1.0 + tl.exp(-z))
+            g = dy * (sigmoid * (1.0 + z * (1.0 - sigmoid)))
+        else:
+            density = 0.3989422804014327 * tl.exp(-0.5 * z * z)
+            g = dy * (0.5 * (1.0 + tl.erf(z * 0.7071067811865476)) + z * density)
+    return g

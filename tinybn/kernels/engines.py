@@ -24,56 +24,59 @@ from .arrays import Array
 from .gpu import is_cupy
 from .launch import interpreting, observe
 
-KERNELS = {
-    "batch_norm_forward": ("batch_norm.objects", "BatchNormForward"),
-    "batch_norm_stats_forward": ("batch_norm.objects", "BatchNormStatsForward"),
-    "batch_norm_normalize_forward": ("batch_norm.objects", "BatchNormNormalizeForward"),
-    "batch_norm_forward_inference": ("batch_norm.objects", "BatchNormForwardInference"),
-    "batch_norm_backward": ("batch_norm.objects", "BatchNormBackward"),
-    "batch_norm_2d_nchw_forward_inference": (
-        "batch_norm.objects",
-        "BatchNorm2dNchwForwardInference",
+# The ops of each family, whose kernel objects are in its ``objects.py`` under the same names in
+# CamelCase.
+FAMILIES = {
+    "batch_norm": (
+        "batch_norm_forward",
+        "batch_norm_stats_forward",
+        "batch_norm_normalize_forward",
+        "batch_norm_forward_inference",
+        "batch_norm_backward",
+        "batch_norm_2d_nchw_forward_inference",
+        "batch_norm_2d_nchw_backward",
     ),
-    "batch_norm_2d_nchw_backward": ("batch_norm.objects", "BatchNorm2dNchwBackward"),
-    "conv2d_forward": ("conv.objects", "Conv2dForward"),
-    "conv2d_backward_input": ("conv.objects", "Conv2dBackwardInput"),
-    "conv2d_backward_weight": ("conv.objects", "Conv2dBackwardWeight"),
-    "max_pool2d_forward": ("pool", "MaxPool2dForward"),
-    "max_pool2d_backward": ("pool", "MaxPool2dBackward"),
-    "avg_pool2d_forward": ("pool", "AvgPool2dForward"),
-    "avg_pool2d_backward": ("pool", "AvgPool2dBackward"),
-    "cross_entropy_forward": ("cross_entropy", "CrossEntropyForward"),
-    "cross_entropy_backward": ("cross_entropy", "CrossEntropyBackward"),
-    "matmul": ("product.objects", "Matmul"),
-    "linear_backward": ("product.objects", "LinearBackward"),
-    "philox": ("random", "Philox"),
-    "dropout": ("random", "Dropout"),
-    "gather_images": ("images", "GatherImages"),
-    "add_metrics": ("metrics", "AddMetrics"),
-    "fetch": ("fetch", "Fetch"),
-    "sgd_step": ("optimizers", "SgdStep"),
-    "adam_step": ("optimizers", "AdamStep"),
+    "conv": ("conv2d_forward", "conv2d_backward_input", "conv2d_backward_weight"),
+    "pool": (
+        "max_pool2d_forward",
+        "max_pool2d_backward",
+        "avg_pool2d_forward",
+        "avg_pool2d_backward",
+    ),
+    "cross_entropy": ("cross_entropy_forward", "cross_entropy_backward"),
+    "product": ("matmul", "linear_backward"),
+    "random": ("philox", "dropout"),
+    "images": ("gather_images",),
+    "metrics": ("add_metrics",),
+    "feed": ("fetch",),
+    "optimizers": ("sgd_step", "adam_step"),
 }
 
 
+def _camel_case(op: str) -> str:
+    return "".join(word.capitalize() for word in op.split("_"))
+
+
+OBJECTS = {_camel_case(op): family for family, ops in FAMILIES.items() for op in ops}
+
+
 def kernel_class(name: str) -> type:
-    """The kernel object class of the op ``name``; imports its file, and Triton.
+    """The class of the kernel object ``name``; imports its file, and Triton.
 
     Raises:
         MissingDependency: where Triton is not installed.
     """
-    module, attribute = KERNELS[name]
     if importlib.util.find_spec("triton") is None:
         raise MissingDependency(
             'the kernels need Triton: pip install "tinybn[test]" to interpret or compile them, '
             '"tinybn[cuda13]" to run them on a GPU'
         )
-    return getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
+    return getattr(importlib.import_module(f"{__package__}.{OBJECTS[name]}.objects"), name)
 
 
 @functools.cache
-def _kernel(name: str) -> Callable:
-    return kernel_class(name)()
+def _kernel(op: str) -> Callable:
+    return kernel_class(_camel_case(op))()
 
 
 def engine_of(array: Array) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from ..arguments import integer, number, switch
 from ..errors import ArgumentError, DTypeError, OrderError, StateError
 from ..kernels.arrays import Array, accumulation_dtype, namespace
-from ..kernels.functional.checks import check_writable
+from ..kernels.checks import check_writable
 from ..tensor import Tensor
 from ..tensor.autocast import autocast
 from ..tensor.device import use

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..arguments import switch
-from ..kernels.functional.pool import check_divisor
+from ..kernels.pool.functions import check_divisor
 from ..kernels.windows import adaptive_output, pooling
 from ..tensor import Tensor
 from .functional import adaptive_avg_pool2d, avg_pool2d, max_pool2d

@@ -10,7 +10,7 @@ import numpy as np
 from ..arguments import number, switch
 from ..errors import ArgumentError, ArgumentTypeError
 from ..kernels.arrays import Array, namespace
-from ..kernels.functional.checks import check_writable
+from ..kernels.checks import check_writable
 from ..tensor import Tensor
 from ..tensor.device import use
 from ..tensor.ops._operands import check_tensors

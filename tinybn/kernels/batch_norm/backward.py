@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..activate import activation_backward
+from ..activations import activation_backward
 from .exchange import collect, collect_merged, next_tag, publish, publish_merged
 from .tiles import (
     centre_and_rstd,

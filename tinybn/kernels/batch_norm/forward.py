@@ -22,7 +22,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..activate import activate
+from ..activations import activate
 from ..common import rsqrt_rounded
 from .exchange import collect, collect_merged, next_tag, publish, publish_merged
 from .tiles import (

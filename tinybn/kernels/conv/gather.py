@@ -22,7 +22,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..activate import activate
+from ..activations import activate
 from ..product.addition import add_product, sum_of
 
 

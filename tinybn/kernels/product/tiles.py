@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..activate import activate
+from ..activations import activate
 from .addition import add_product, sum_of
 
 

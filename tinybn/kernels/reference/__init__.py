@@ -5,7 +5,7 @@ dtypes; products, convolutions, dropout and the optimisers in the accumulation d
 Triton kernels are held to these functions; these are held to finite
 differences and to golden values worked out elsewhere. Each writes into the
 outputs that it is given; their public forms, which check arguments and make the
-outputs, are in ``functional/``.
+outputs, are each family's ``functions.py``.
 """
 
 from .batch_norm import (

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from ..activations import ACTIVATIONS
 from ..arrays import keep
+from .activations import ACTIVATIONS
 from .parts import in_parts, on_all_cores
 
 Array = np.ndarray

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..activations import ACTIVATIONS
 from ..arrays import accumulation_dtype
+from .activations import ACTIVATIONS
 
 Array = np.ndarray
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ... import kernels
 from ...kernels import Passing
 from ...kernels.arrays import accumulation_dtype, namespace
-from ...kernels.functional.checks import (
+from ...kernels.checks import (
     check_channels,
     check_eps,
     check_input,

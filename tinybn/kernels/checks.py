@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import number
-from ...errors import ArgumentError, DeviceError, DTypeError, ShapeError
-from ..activations import ACTIVATIONS
-from ..arrays import BFLOAT16, Array, is_array
-from ..gpu import is_cupy
+from ..arguments import number
+from ..errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from .arrays import BFLOAT16, Array, is_array
+from .gpu import is_cupy
+from .reference.activations import ACTIVATIONS
 
 FLOATS = (np.dtype("float16"), BFLOAT16, np.dtype("float32"), np.dtype("float64"))
 

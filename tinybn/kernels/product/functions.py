@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...errors import ShapeError
 from ..arrays import Array, contiguous, namespace
+from ..checks import check_finish, check_float, check_like, check_out
 from ..engines import implementation
-from .checks import check_finish, check_float, check_like, check_out
-from .results import contiguous_or_none, result_in, written
+from ..results import contiguous_or_none, result_in, written
 
 
 def matmul(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from ...errors import ArgumentError, DeviceError, ShapeError
 from ..arrays import Array, contiguous
+from ..checks import check_array, check_float, check_writable, place, same_place
 from ..engines import implementation
-from .checks import check_array, check_float, check_writable, place, same_place
 
 Again = Callable[..., None]
 

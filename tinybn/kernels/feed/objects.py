@@ -16,10 +16,10 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from .arrays import Array
-from .common import KernelObject
-from .feed import COLUMNS, SLOTS
-from .launch import Launcher, Options
+from ..arrays import Array
+from ..common import KernelObject
+from ..launch import Launcher, Options
+from .ring import COLUMNS, SLOTS
 
 WORDS = 64  # that a program receives at once
 RECEIVER = Options(warps=1)

@@ -7,9 +7,9 @@ import numpy as np
 from ...arguments import number
 from ...errors import ArgumentError
 from ..arrays import Array, contiguous, namespace
+from ..checks import check_float
 from ..engines import implementation
 from ..gpu import is_cupy
-from .checks import check_float
 
 
 def random_words(n: int, seed: int, offset: int, stream: int, like: Array) -> Array:

@@ -10,8 +10,8 @@ from ...arguments import integer, number
 from ...errors import IndexOutOfRange, ShapeError
 from .. import recording
 from ..arrays import Array, accumulation_dtype, contiguous, namespace
+from ..checks import check_array, check_float, check_same_place
 from ..engines import implementation
-from .checks import check_array, check_float, check_same_place
 
 INTEGERS = (np.dtype("int32"), np.dtype("int64"))
 

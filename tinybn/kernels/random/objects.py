@@ -15,10 +15,10 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from .arrays import Array
-from .common import KernelObject, accumulator, scalar, value_of
-from .gpu import is_cupy
-from .launch import Launcher
+from ..arrays import Array
+from ..common import KernelObject, accumulator, scalar, value_of
+from ..gpu import is_cupy
+from ..launch import Launcher
 
 BLOCKS = 256  # Philox blocks, of four words, a program
 

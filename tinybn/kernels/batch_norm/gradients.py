@@ -10,8 +10,7 @@ import numpy as np
 from ...errors import ShapeError
 from .. import layout
 from ..arrays import Array, accumulation_dtype, namespace
-from ..engines import implementation
-from .checks import (
+from ..checks import (
     check_array,
     check_channels,
     check_eps,
@@ -21,8 +20,9 @@ from .checks import (
     check_passing,
     check_same_place,
 )
-from .repeat import Repeats, Statistics, Template
-from .results import contiguous_or_none, result_in, taken_as_they_are, written
+from ..engines import implementation
+from ..repeat import Repeats, Statistics, Template
+from ..results import contiguous_or_none, result_in, taken_as_they_are, written
 
 
 class Passing(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .. import layout
-from ..arrays import Array, contiguous, namespace
+from . import layout
+from .arrays import Array, contiguous, namespace
 
 
 def contiguous_or_none(array: Array | None) -> Array | None:

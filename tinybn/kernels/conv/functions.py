@@ -6,10 +6,10 @@ from ...arguments import integer
 from ...errors import ShapeError
 from .. import layout
 from ..arrays import Array, contiguous, namespace
+from ..checks import check_finish, check_like, check_nchw, check_out
 from ..engines import implementation
+from ..results import contiguous_or_none, result_in, written
 from ..windows import Windows
-from .checks import check_finish, check_like, check_nchw, check_out
-from .results import contiguous_or_none, result_in, written
 
 
 def conv2d_forward(

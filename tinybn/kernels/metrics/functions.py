@@ -6,9 +6,9 @@ import numpy as np
 
 from ...errors import ShapeError
 from ..arrays import Array, contiguous
+from ..checks import check_array, check_float, check_same_place, check_writable
+from ..cross_entropy.functions import check_logits
 from ..engines import implementation
-from .checks import check_array, check_float, check_same_place, check_writable
-from .cross_entropy import check_logits
 
 
 def add_metrics(logits: Array, target: Array, loss: Array, total: Array, right: Array) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import gpu
-from ..arrays import Array, contiguous
-from ..launch import observe
+from . import gpu
+from .arrays import Array, contiguous
+from .launch import observe
 
 MOST = 4096  # calls remembered, more than a network has; then all are forgotten
 

@@ -12,11 +12,11 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from .arrays import Array
-from .common import KernelObject, accumulator, scalar, tile_for_axis
-from .launch import Launcher
-from .layout import image_steps, needs_wide_offsets
-from .windows import Windows, by_axis
+from ..arrays import Array
+from ..common import KernelObject, accumulator, scalar, tile_for_axis
+from ..launch import Launcher
+from ..layout import image_steps, needs_wide_offsets
+from ..windows import Windows, by_axis
 
 BLOCK = 1024
 MOST_COLUMNS = 64  # of a tile

@@ -8,10 +8,10 @@ from ...arguments import integer
 from ...errors import ArgumentError, ShapeError
 from .. import layout
 from ..arrays import Array
+from ..checks import check_array, check_nchw, check_out, check_same_place
 from ..engines import implementation
+from ..results import result_in, written
 from ..windows import Windows, check_padding
-from .checks import check_array, check_nchw, check_out, check_same_place
-from .results import result_in, written
 
 WINNERS = (np.dtype("uint8"), np.dtype("int32"))
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from . import gpu, recording
-from .arrays import Array
-from .engines import implementation
+from .. import gpu, recording
+from ..arrays import Array
+from ..engines import implementation
 
 SLOTS = 64  # replays that may be waiting
 HALF = SLOTS // 2

@@ -19,11 +19,11 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from . import recording
-from .arrays import Array, namespace
-from .common import KernelObject, accumulator, scalar, value_of
-from .gpu import is_cupy
-from .launch import ON_HOST, Launcher, pointer
+from .. import recording
+from ..arrays import Array, namespace
+from ..common import KernelObject, accumulator, scalar, value_of
+from ..gpu import is_cupy
+from ..launch import ON_HOST, Launcher, pointer
 
 BLOCK = 1024
 

@@ -9,9 +9,9 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from .arrays import Array
-from .common import KernelObject, accumulator, power_of_two
-from .launch import Launcher
+from ..arrays import Array
+from ..common import KernelObject, accumulator, power_of_two
+from ..launch import Launcher
 
 TILE = 4096
 BEYOND = tl.constexpr(2**31 - 1)  # the class of none

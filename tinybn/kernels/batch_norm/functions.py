@@ -10,8 +10,7 @@ import numpy as np
 from ...errors import ArgumentError, ShapeError, StatisticsError
 from .. import gpu, layout
 from ..arrays import Array, accumulation_dtype, namespace
-from ..engines import engine_of, implementation
-from .checks import (
+from ..checks import (
     check_array,
     check_channels,
     check_eps,
@@ -24,8 +23,9 @@ from .checks import (
     check_same_place,
     check_writable,
 )
-from .repeat import Repeats, Statistics, Template
-from .results import contiguous_or_none, result_in, taken_as_they_are, written
+from ..engines import engine_of, implementation
+from ..repeat import Repeats, Statistics, Template
+from ..results import contiguous_or_none, result_in, taken_as_they_are, written
 
 
 def _check_training(

@@ -18,10 +18,10 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from .arrays import Array, accumulation_dtype
-from .common import KernelObject, accumulator, power_of_two, scalar
-from .launch import Launcher
-from .workspace import counters
+from ..arrays import Array, accumulation_dtype
+from ..common import KernelObject, accumulator, power_of_two, scalar
+from ..launch import Launcher
+from ..workspace import counters
 
 TILE = 2048  # logits a program holds at once
 

@@ -9,11 +9,11 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from .arrays import Array
-from .common import KernelObject, tile_for_axis, value_of
-from .launch import Launcher
-from .layout import needs_wide_offsets
-from .random import counter
+from ..arrays import Array
+from ..common import KernelObject, tile_for_axis, value_of
+from ..launch import Launcher
+from ..layout import needs_wide_offsets
+from ..random.objects import counter
 
 BLOCK = 1024
 

@@ -9,9 +9,9 @@ import numpy as np
 from ...arguments import integer
 from ...errors import ArgumentError, ShapeError
 from ..arrays import Array, contiguous, namespace
+from ..checks import check_array, check_same_place
 from ..engines import implementation
 from ..gpu import is_cupy
-from .checks import check_array, check_same_place
 
 GREYS = 256
 STREAM = 4  # of Philox: apart from those of random numbers and dropout
