@@ -140,7 +140,8 @@ TABLE = [
       for name in ("sum", "mean", "var", "std", "max", "min")
       for axis, keepdims in ((None, False), (0, True), ((1, 0), False), (-1, False))),
     one(reduce, "cumsum"), one(reduce, "cumsum", axis=1),
-    *(one(softmax, name, axis=0) for name in ("softmax", "log_softmax", "logsumexp")),
+    *(one(softmax, name, dim=0) for name in ("softmax", "log_softmax")),
+    one(softmax, "logsumexp", axis=0),
     Entry("shape.reshape", lambda x: shape.reshape(x, 5, -1)),
     one(shape, "flatten"), one(shape, "unsqueeze", axis=1), one(shape, "expand_dims", axis=(0, 2)),
     Entry("shape.squeeze", shape.squeeze, ((1, 3, 1),)),
@@ -204,7 +205,7 @@ def augmented(x):
 NOT_DIFFERENTIABLE = {
     "elementwise.floor_divide", "elementwise.keep", "elementwise.cast",
     "reduce.argmax", "reduce.argmin", "reduce.any", "reduce.all",
-    "cross_entropy.check_target_shape",
+    "cross_entropy.check_target_shape", "one_hot.one_hot",
     "index.write", "index.write_last", "index.fitting",
 }  # fmt: skip
 # Ops that change nothing but the device or the precision, which float64 on the CPU cannot show.

@@ -157,23 +157,26 @@ def _gelu_argument(x: Array) -> Array:
     return math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
 
 
-def relu(x: Operand) -> Tensor:
-    """max(x, 0), of x's dtype; NaN stays NaN. The gradient at 0 is 0."""
-    return apply(ReLU, as_tensor(x, "relu"))
+def relu(input: Operand) -> Tensor:
+    """max(input, 0), of input's dtype; NaN stays NaN. The gradient at 0 is 0."""
+    return apply(ReLU, as_tensor(input, "relu"))
 
 
-def sigmoid(x: Operand) -> Tensor:
-    """1 / (1 + e^−x), between 0 and 1."""
-    return apply(Sigmoid, as_tensor(x, "sigmoid"))
+def sigmoid(input: Operand) -> Tensor:
+    """1 / (1 + e^−input), between 0 and 1."""
+    return apply(Sigmoid, as_tensor(input, "sigmoid"))
 
 
-def silu(x: Operand) -> Tensor:
-    """x · sigmoid(x), also called swish."""
-    return apply(SiLU, as_tensor(x, "silu"))
+def silu(input: Operand) -> Tensor:
+    """input · sigmoid(input), also called swish.
+
+    Source: Elfwing et al. 2017, https://arxiv.org/abs/1702.03118.
+    """
+    return apply(SiLU, as_tensor(input, "silu"))
 
 
-def softplus(x: Operand, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + e^(beta · x)) / beta, a smooth relu; x itself where beta · x > threshold.
+def softplus(input: Operand, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + e^(beta · input)) / beta, a smooth relu; input where beta · input > threshold.
 
     Raises:
         ArgumentError: for beta = 0.
@@ -181,17 +184,19 @@ def softplus(x: Operand, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     beta, threshold = number("beta", beta), number("threshold", threshold, infinite=True)
     if beta == 0:
         raise ArgumentError("beta is 0; wanted another number")
-    return apply(Softplus, as_tensor(x, "softplus"), beta=beta, threshold=threshold)
+    return apply(Softplus, as_tensor(input, "softplus"), beta=beta, threshold=threshold)
 
 
-def gelu(x: Operand, approximate: str = "none") -> Tensor:
-    """x · Φ(x), Φ being the normal distribution function.
+def gelu(input: Operand, approximate: str = "none") -> Tensor:
+    """input · Φ(input), Φ being the normal distribution function.
 
     Args:
         approximate: ``"none"`` for Φ itself, ``"tanh"`` for the paper's approximation.
 
     Raises:
         ArgumentError: for another ``approximate``.
+
+    Source: Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415.
     """
     choice("approximate", approximate, GELUS)
-    return apply(GELU if approximate == "none" else GELUTanh, as_tensor(x, "gelu"))
+    return apply(GELU if approximate == "none" else GELUTanh, as_tensor(input, "gelu"))

@@ -154,35 +154,35 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return apply(MatMul, *autocast_low(a, b))
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x @ weight.T + bias``, as one operation.
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``input @ weight.T + bias``, as one operation.
 
     Args:
-        x: [..., in].
+        input: [..., in].
         weight: [out, in].
         bias: [out], or None.
 
     Returns:
-        [..., out], of the promoted dtype.
+        [..., out], of the promoted dtype: float64 beside float32 computes and gives float64.
 
     Raises:
         ShapeError: if the shapes do not fit.
         DeviceError: if they are on different devices.
-        DTypeError: if one is no tensor or array, or x of integers and the weight floating.
+        DTypeError: if one is no tensor or array, or input of integers and the weight floating.
     """
-    x, weight = as_tensor(x, "linear"), as_tensor(weight, "linear")
+    input, weight = as_tensor(input, "linear"), as_tensor(weight, "linear")
     bias = None if bias is None else as_tensor(bias, "linear")
-    if not is_float(x.dtype) and is_float(weight.dtype):
-        raise not_floating("input", x)
-    check_devices("linear", *(t for t in (x, weight, bias) if t is not None))
-    if x.ndim == 0 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
+    if not is_float(input.dtype) and is_float(weight.dtype):
+        raise not_floating("input", input)
+    check_devices("linear", *(t for t in (input, weight, bias) if t is not None))
+    if input.ndim == 0 or weight.ndim != 2 or input.shape[-1] != weight.shape[1]:
         raise ShapeError(
-            f"linear of x {x.shape} with weight {weight.shape}: wanted x [..., in] and "
-            "weight [out, in]"
+            f"linear of input {input.shape} with weight {weight.shape}: wanted input [..., in] "
+            "and weight [out, in]"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError(
             f"linear with weight {weight.shape} and bias {bias.shape}: wanted a bias of shape "
             f"{weight.shape[:1]}"
         )
-    return apply(Linear, *autocast_low(x, weight, bias))
+    return apply(Linear, *autocast_low(input, weight, bias))

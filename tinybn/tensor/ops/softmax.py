@@ -99,28 +99,28 @@ class LogSumExp(Op):
         return (narrow(dy * namespace(x).exp(wide(x) - y), x),)
 
 
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """exp(x) / Σ exp(x) along ``axis``: weights that are positive and sum to 1.
+def softmax(input: Tensor, dim: int) -> Tensor:
+    """exp(input) / Σ exp(input) along axis ``dim``: weights that are positive and sum to 1.
 
     A row that holds −∞ alone, a +∞ or a NaN is NaN, as in PyTorch.
 
     Raises:
-        DTypeError: if ``x`` is not floating-point.
+        DTypeError: if ``input`` is not floating-point.
         ArgumentError, IndexOutOfRange: for an axis that is no integer or out of range.
     """
-    x = _floating(x, "softmax")
-    return apply(Softmax, *autocast_float32(x), axis=one_axis(axis, x.ndim))
+    input = _floating(input, "softmax")
+    return apply(Softmax, *autocast_float32(input), axis=one_axis(dim, input.ndim))
 
 
-def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """The logarithm of :func:`softmax` along ``axis``, right where softmax itself would be 0.
+def log_softmax(input: Tensor, dim: int) -> Tensor:
+    """The logarithm of :func:`softmax` along axis ``dim``, right where softmax itself would be 0.
 
     Raises:
-        DTypeError: if ``x`` is not floating-point.
+        DTypeError: if ``input`` is not floating-point.
         ArgumentError, IndexOutOfRange: for an axis that is no integer or out of range.
     """
-    x = _floating(x, "log_softmax")
-    return apply(LogSoftmax, *autocast_float32(x), axis=one_axis(axis, x.ndim))
+    input = _floating(input, "log_softmax")
+    return apply(LogSoftmax, *autocast_float32(input), axis=one_axis(dim, input.ndim))
 
 
 def logsumexp(x: Tensor, axis: AxisLike = None, keepdims: bool = False) -> Tensor:

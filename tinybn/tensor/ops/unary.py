@@ -303,9 +303,9 @@ def cos(x: Operand) -> Tensor:
     return apply(Cos, as_tensor(x, "cos"))
 
 
-def tanh(x: Operand) -> Tensor:
-    """The hyperbolic tangent."""
-    return apply(Tanh, as_tensor(x, "tanh"))
+def tanh(input: Operand) -> Tensor:
+    """The hyperbolic tangent of each element."""
+    return apply(Tanh, as_tensor(input, "tanh"))
 
 
 def _rounding(name: str, x: Operand) -> Tensor:
